@@ -1,0 +1,1 @@
+"""From a spec to Python, CUDA, diagrams, documents and tests."""

@@ -1,0 +1,1 @@
+"""Device work behind events: NumPy reference now, CUDA through CuPy."""

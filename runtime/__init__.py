@@ -1,0 +1,1 @@
+"""What serving code imports: validated reads over generated state classes."""

@@ -1,0 +1,1 @@
+"""Slower tiers that keep objects under content keys."""

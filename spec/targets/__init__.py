@@ -1,0 +1,1 @@
+"""Printers of expressions, one module a target."""
