@@ -158,7 +158,7 @@ class Layout:
         most = self.most_slots(offset_bits)
         if not 1 <= slots <= most:
             last = (slots - 1) * self.slot_bytes
-            what = f"{slots} slots of {self.slot_bytes} bytes: offset {last} of the last is not in [0, 2**{offset_bits - 1})"
+            what = f"{slots} slots of {self.slot_bytes} bytes: last offset {last} not in [0, 2**{offset_bits - 1})"
             fix = f"use 1 to {most} slots, or a kernel with wider offsets"
             raise ProfileError(f"pool of {self.kind}", what, fix)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -62,7 +62,7 @@ class Profile:
     rows of ``window_block`` tokens and ``window_slots`` of them make a window. ``retained`` tokens are kept beyond the
     ``window - 1`` that the next query reads. ``scores`` says whether sealed score rows hold the positional bias
     ("folded"), not ("raw"), or don't exist (None). ``identity`` names weights, positions, dtype and score semantics.
-    ``config`` is what the model's own configuration class takes; empty when the profile doesn't say.
+    ``absent`` names the objects that the model lacks.
 
     Raises:
         ProfileError: the granule isn't a multiple of every span, rows x ratio isn't the granule, a layout is missing,
@@ -83,7 +83,6 @@ class Profile:
     scores: Literal["raw", "folded"] | None = None
     offset_bits: int = 64
     absent: tuple[str, ...] = ()
-    config: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"profile {self.name!r}"
