@@ -1,1 +1,1 @@
-"""The spec: what the cache objects are, and the reader that understands it."""
+"""The spec: YAML that says everything once, its reader, and printers of expressions. Imports no other package of ours."""

@@ -63,7 +63,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """In protocols: ``window[slot].generation``, or ``reader.seen`` with ``index`` None; ``reader.at`` has field "at"."""
+    """In protocols: ``window[slot].generation``; ``reader.seen`` and ``reader.at`` have no index."""
 
     owner: str  # instance or actor name
     index: Expr | None

@@ -143,7 +143,7 @@ class Event:
     at: Place
 
     def listed(self) -> tuple[str, ...]:
-        """States that a case names, in the order of first mention; others refuse as ``illegal`` once ``any`` cases are past."""
+        """States that a case names, or an unconditional ``any`` reaches; in all others the event is ``illegal``."""
         names = (name for case in self.cases if not case.any_state or case.when is None for name in case.sources)
         return tuple(dict.fromkeys(names))
 

@@ -86,7 +86,8 @@ def render(problem: Problem, source_line: str | None) -> str:
     """A problem as people read it: where, what, the line with the spot underlined, and how to fix it.
 
     >>> place = Place("spec/objects/block.yaml", 31, 11, 4)
-    >>> print(render(Problem("E204", place, "guard of 'seal' reads 'fill'", "use: filled"), "    when: fill == capacity"))
+    >>> problem = Problem("E204", place, "guard of 'seal' reads 'fill'", "use: filled")
+    >>> print(render(problem, "    when: fill == capacity"))
     spec/objects/block.yaml:31:11: E204 guard of 'seal' reads 'fill'
       31 |     when: fill == capacity
          |           ^^^^

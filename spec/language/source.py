@@ -81,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Entries in the order written; no key stands twice. ``lost`` are keys whose value was bad, which has been noted."""
+    """Entries in the order written; no key stands twice. ``lost`` are keys whose bad value has been noted."""
 
     entries: tuple[Entry, ...]
     at: Place
@@ -295,9 +295,7 @@ class _Composer:
             self.problems.add("E110", Place(self.shown, 1, 1), "the file is empty")
             return None
         if len(starts) > 1:
-            self.problems.add(
-                "E110", self._at(starts[1]), "a second document starts here", "keep one document a file"
-            )
+            self.problems.add("E110", self._at(starts[1]), "a second document starts here", "keep one document a file")
         self.next = self.events.index(starts[0]) + 1
         return self._node(0)
 
@@ -312,7 +310,9 @@ class _Composer:
             at = self._at(event, len(anchor) + 1)
             self.problems.add("E104", at, f"anchor '&{anchor}': the spec language has no anchors", "remove it")
         if tag is not None and tag != "!":
-            self.problems.add("E109", self._at(event, len(str(tag))), f"tag '{tag}': the spec language has no tags", "remove it")
+            self.problems.add(
+                "E109", self._at(event, len(str(tag))), f"tag '{tag}': the spec language has no tags", "remove it"
+            )
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if depth == _NESTING_MAX:
@@ -348,8 +348,7 @@ class _Composer:
                 lost.append(key.text)
             else:
                 entries.append(Entry(key, value))
-        self.next += 1
-        return Mapping(tuple(entries), self._at(start), tuple(lost))
+        return Mapping(tuple(entries), self._span(start), tuple(lost))
 
     def _comma(self, key: Scalar) -> Node | None:
         """In ``{about: this, and that}`` YAML reads "and that" as a key without a value; say so where it happens."""
@@ -358,7 +357,10 @@ class _Composer:
             return self._node(2)
         self.next += 1
         self.problems.add(
-            "E107", key.at, f"a comma ends the text before '{key.text}'", "put the whole text in quotes, or leave the comma out"
+            "E107",
+            key.at,
+            f"a comma ends the text before '{key.text}'",
+            "put the whole text in quotes, or leave the comma out",
         )
         return None
 
@@ -391,8 +393,7 @@ class _Composer:
             node = self._node(depth + 1)
             if node is not None:
                 items.append(node)
-        self.next += 1
-        return List(tuple(items), self._at(start))
+        return List(tuple(items), self._span(start))
 
     def _scalar(self, event: yaml.ScalarEvent) -> Scalar | None:
         raw = self.text[event.start_mark.index : event.end_mark.index]
@@ -448,6 +449,13 @@ class _Composer:
         while_ = f" {error.context}" if error.context else ""
         hint = "put the text in quotes if it holds ': ', '#', or starts with a special character"
         self.problems.add("E101", at, f"YAML cannot be read{while_}: {what}", hint)
+
+    def _span(self, start: yaml.CollectionStartEvent) -> Place:
+        """The place of a collection whose end comes next; ``{...}`` on one line is underlined as a whole."""
+        end = self.events[self.next].end_mark
+        self.next += 1
+        one_line = start.flow_style and end.line == start.start_mark.line
+        return self._at(start, end.column - start.start_mark.column if one_line else 1)
 
     def _at(self, event: yaml.Event, length: int = 1) -> Place:
         mark = event.start_mark
