@@ -103,7 +103,9 @@ def evaluate(expr: Expr, names: Mapping[str, int]) -> int:
             return pick(evaluate(operand, names) for operand in operands)
         case Choice(condition=condition, then=then, otherwise=otherwise):
             return evaluate(then if evaluate(condition, names) else otherwise, names)
-        case _:
+        case Logic(op=op):
+            raise AssertionError(f"'{op}' with that many operands is never built")
+        case Remote():
             raise ValueError(f"'{expr.owner}.{expr.field}' belongs to a protocol; a machine cannot read it")
 
 
@@ -162,6 +164,3 @@ def _arithmetic(op: str, left: int, right: int) -> int:
             return left // right
         case _:
             return left % right
-
-
-__all__ = ["ILLEGAL", "Outcome", "Remote", "evaluate", "step"]

@@ -32,6 +32,7 @@ _DISGUISED_NUMBER = re.compile(
     r"|[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(inf|Inf|INF|nan|NaN|NAN))"
 )
+_INCLUDES = ("include", "includes", "import", "imports", "extends")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
 
 
@@ -272,7 +273,7 @@ class _Composer:
         self.shown = shown
         self.text = text
         self.problems = problems
-        self.open_anchors: list[str] = []
+        self.open_anchors: list[str | None] = []  # of the collections around the current event
         self.too_deep = False
 
     def document(self) -> Node | None:
@@ -286,9 +287,6 @@ class _Composer:
             column = error.position - (self.text.rfind("\n", 0, error.position) + 1) + 1
             at = Place(self.shown, line, column)
             self.problems.add("E101", at, f"character U+{error.character:04X} may not stand in YAML", "remove it")
-            return None
-        except RecursionError:
-            self.problems.add("E118", Place(self.shown, 1, 1), "the file is nested too deeply", "flatten it")
             return None
         starts = [event for event in self.events if isinstance(event, yaml.DocumentStartEvent)]
         if not starts:
@@ -305,14 +303,8 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             self._alias(event)
             return None
-        anchor, tag = event.anchor, event.tag
-        if anchor is not None:
-            at = self._at(event, len(anchor) + 1)
-            self.problems.add("E104", at, f"anchor '&{anchor}': the spec language has no anchors", "remove it")
-        if tag is not None and tag != "!":
-            self.problems.add(
-                "E109", self._at(event, len(str(tag))), f"tag '{tag}': the spec language has no tags", "remove it"
-            )
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        self._no_anchor_no_tag(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if depth == _NESTING_MAX:
@@ -321,12 +313,18 @@ class _Composer:
                 self.too_deep = True
                 self.problems.add("E118", self._at(event), f"nested more than {_NESTING_MAX} levels deep", "flatten it")
             return None
-        if anchor is not None:
-            self.open_anchors.append(anchor)
+        self.open_anchors.append(event.anchor)
         node = self._mapping(event, depth) if isinstance(event, yaml.MappingStartEvent) else self._list(event, depth)
-        if anchor is not None:
-            self.open_anchors.pop()
+        self.open_anchors.pop()
         return node
+
+    def _no_anchor_no_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        if event.anchor is not None:
+            at = self._at(event, len(event.anchor) + 1)
+            self.problems.add("E104", at, f"anchor '&{event.anchor}': the spec language has no anchors", "remove it")
+        if event.tag is not None and event.tag != "!":
+            at = self._at(event)
+            self.problems.add("E109", at, f"tag '{event.tag}': the spec language has no tags", "remove it")
 
     def _mapping(self, start: yaml.MappingStartEvent, depth: int) -> Mapping:
         entries: list[Entry] = []
@@ -372,12 +370,13 @@ class _Composer:
             self._node(depth + 1)
             return None
         self.next += 1
-        raw = self.text[event.start_mark.index : event.end_mark.index]
+        self._no_anchor_no_tag(event)
+        raw = self._raw(event)
         key = Scalar(event.value, event.style is not None, raw, self._at(event, len(raw)))
         if key.text == "<<":
             self.problems.add("E105", key.at, "merge key '<<': the spec language has no merging", "write the keys out")
             return None
-        if key.text in ("include", "import", "extends", "$ref", "!include"):
+        if key.text == "$ref" or (depth == 0 and key.text in _INCLUDES):
             self.problems.add(
                 "E105",
                 key.at,
@@ -387,7 +386,7 @@ class _Composer:
             return None
         return key
 
-    def _list(self, start: yaml.SequenceStartEvent, depth: int) -> List:
+    def _list(self, start: yaml.CollectionStartEvent, depth: int) -> List:
         items: list[Node] = []
         while not isinstance(self.events[self.next], yaml.SequenceEndEvent):
             node = self._node(depth + 1)
@@ -396,7 +395,7 @@ class _Composer:
         return List(tuple(items), self._span(start))
 
     def _scalar(self, event: yaml.ScalarEvent) -> Scalar | None:
-        raw = self.text[event.start_mark.index : event.end_mark.index]
+        raw = self._raw(event)
         text = event.value.rstrip("\n") if event.style in ("|", ">") else event.value
         node = Scalar(text, event.style is not None, raw, self._at(event, len(raw.split("\n")[0])))
         if node.quoted:
@@ -421,10 +420,11 @@ class _Composer:
                 f"'{text}' may be read as another number, or as none",
                 "write a whole number in plain decimal digits, or put text in quotes",
             )
+            return None
         return node
 
     def _alias(self, event: yaml.AliasEvent) -> None:
-        at = self._at(event, len(event.anchor) + 1)
+        at = self._at(event, len(event.anchor or "") + 1)
         if event.anchor in self.open_anchors:
             text = f"alias '*{event.anchor}' stands inside what it names: a cycle"
         else:
@@ -452,11 +452,18 @@ class _Composer:
 
     def _span(self, start: yaml.CollectionStartEvent) -> Place:
         """The place of a collection whose end comes next; ``{...}`` on one line is underlined as a whole."""
-        end = self.events[self.next].end_mark
+        begin, end = start.start_mark, self.events[self.next].end_mark
         self.next += 1
-        one_line = start.flow_style and end.line == start.start_mark.line
-        return self._at(start, end.column - start.start_mark.column if one_line else 1)
+        assert begin is not None and end is not None
+        one_line = start.flow_style and end.line == begin.line
+        return self._at(start, end.column - begin.column if one_line else 1)
+
+    def _raw(self, event: yaml.ScalarEvent) -> str:
+        begin, end = event.start_mark, event.end_mark
+        assert begin is not None and end is not None
+        return self.text[begin.index : end.index]
 
     def _at(self, event: yaml.Event, length: int = 1) -> Place:
         mark = event.start_mark
+        assert mark is not None
         return Place(self.shown, mark.line + 1, mark.column + 1, max(1, length))
