@@ -1,0 +1,203 @@
+"""The few file operations that a store needs, as a parameter, so that tests can make each of them fail or a machine lose power.
+
+`RealFiles` is the operating system. Durability is explicit: bytes are safe after `sync`, names after `sync_directory`;
+until then a power cut may keep any part of them, in any order.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .store import StoreLocked
+
+Bytes = bytes | bytearray | memoryview
+_BUFFERS_MAX = 512  # buffers in one call; Linux allows 1024 (IOV_MAX)
+
+
+class Files(Protocol):
+    """File operations; all raise OSError, and positions and sizes are in bytes. Handles are plain numbers."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory; one that exists is fine."""
+        ...
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def open(self, path: Path, *, write: bool) -> int:
+        """Open for reading, or for reading and writing, and then make the file if it is missing."""
+        ...
+
+    def size(self, handle: int) -> int:
+        """Length of the file."""
+        ...
+
+    def read(self, handle: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        """Fill ``buffers`` from ``offset``; fewer bytes only at the end of the file."""
+        ...
+
+    def write(self, handle: int, buffers: Sequence[Bytes], offset: int) -> None:
+        """Write all of ``buffers`` at ``offset``. After an error any part may have been written."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        ...
+
+    def sync(self, handle: int) -> None:
+        """Return when the file's bytes and length are durable."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Close a handle."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put ``source`` in the place of ``target``, at once."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name; open handles go on working."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when names made, renamed and removed in ``path`` are durable."""
+        ...
+
+    def lock(self, path: Path, holder: str) -> int:
+        """Take the lock file for this handle's life and write ``holder`` into it.
+
+        Raises:
+            StoreLocked: somebody has it; the message says who.
+        """
+        ...
+
+
+class RealFiles:
+    """The operating system's files (Linux)."""
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`."""
+        path.mkdir(exist_ok=True)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """See `Files`."""
+        return sorted(os.listdir(path))
+
+    def open(self, path: Path, *, write: bool) -> int:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def size(self, handle: int) -> int:
+        """See `Files`."""
+        return os.fstat(handle).st_size
+
+    def read(self, handle: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        """See `Files`."""
+        left, done = _views(buffers), 0
+        while left:
+            count = os.preadv(handle, left[:_BUFFERS_MAX], offset + done)
+            if count == 0:
+                break
+            left, done = _skip(left, count), done + count
+        return done
+
+    def write(self, handle: int, buffers: Sequence[Bytes], offset: int) -> None:
+        """See `Files`."""
+        left, done = _views(buffers), 0
+        while left:
+            count = os.pwritev(handle, left[:_BUFFERS_MAX], offset + done)
+            if count == 0:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+            left, done = _skip(left, count), done + count
+
+    def truncate(self, handle: int, size: int) -> None:
+        """See `Files`."""
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """See `Files`."""
+        os.fdatasync(handle)  # flushes the length too, when that is needed to read the bytes back (POSIX)
+
+    def close(self, handle: int) -> None:
+        """See `Files`."""
+        os.close(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """See `Files`."""
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files`."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def lock(self, path: Path, holder: str) -> int:
+        """See `Files`. The lock is advisory (flock) and ends with the process, however that ends."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            owner = os.pread(handle, 4096, 0).decode("utf-8", "replace").strip() or "a process that gave no name"
+            os.close(handle)
+            raise StoreLocked(f"{path.parent} is in use by {owner}; one writer at a time may open it") from problem
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, holder.encode(), 0)
+        return handle
+
+
+def read_file(files: Files, path: Path) -> bytes | None:
+    """A small file's bytes; None when it does not exist."""
+    try:
+        handle = files.open(path, write=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = bytearray(files.size(handle))
+        return bytes(data[: files.read(handle, [data], 0)])
+    finally:
+        files.close(handle)
+
+
+def replace_file(files: Files, path: Path, data: bytes) -> None:
+    """Replace a small file so that after a crash there is the old one or the new one, and after returning the new one."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    handle = files.open(temporary, write=True)
+    try:
+        files.truncate(handle, 0)
+        files.write(handle, [data], 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+TEMPORARY = ".tmp"  # ending of files that a crash may leave behind; swept at opening
+
+
+def _views(buffers: Sequence[Bytes]) -> list[memoryview]:
+    return [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
+
+
+def _skip(views: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of ``views`` after ``count`` bytes."""
+    for number, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[number + 1 :]]
+        count -= len(view)
+    return []
