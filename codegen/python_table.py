@@ -1,0 +1,339 @@
+"""The generated table of slots: one pure vectorised function an event, and the class whose methods check and call it.
+
+An event's cases are printed from last to first: what decides without a guard is looked up by state, and each guard then
+overrides what comes after it.
+"""
+
+from __future__ import annotations
+
+from ..spec.language.expressions import Arithmetic, Bound, Expr, Logic, Name, Number, Truth, Value
+from ..spec.language.model import Assignment, Case, Event, Eviction, Machine
+from ..spec.targets import numpy, text
+from ..spec.targets.infix import Leaf, Names, plain
+from .cases import fields_read, says
+from .layout import bracketed, comment, docstring, indented, statement
+from .names import class_name, constant, python_name
+from .python_class import (
+    argument_high,
+    method_notes,
+    number,
+    state_class,
+)
+
+# What the base class means by these names; an event of that name gets an underscore behind it.
+TABLE_NAMES = frozenset({"words", "on_event", "whole", "fields", "states", "count_by_state", "slot", "explain"})
+# Names that a generated function uses for itself; a field or an argument of that name gets an underscore behind it.
+LOCAL_NAMES = frozenset({"words", "state", "case", "codes", "np", "slots", "self", "table", "meta"})
+
+
+def table_method(event: str) -> str:
+    """What an event's method is called in the table."""
+    return python_name(event, TABLE_NAMES)
+
+
+def local_name(word: str) -> str:
+    """What a field or an argument is called inside a vectorised function."""
+    return word if word == "state" else python_name(word, LOCAL_NAMES)
+
+
+def argument_locals(machine: Machine, event: Event) -> dict[str, str]:
+    """What the arguments of an event are called; never like a field, which stands beside them."""
+    fields = {field.name for field in machine.fields}
+    return {argument.name: python_name(argument.name, LOCAL_NAMES | fields) for argument in event.given}
+
+
+def code_name(value: Value) -> str:
+    """The plain int of a named value."""
+    return f"_{constant(value.name)}" if value.type == "state" else f"_{constant(value.type)}_{constant(value.name)}"
+
+
+def code_lines(machine: Machine) -> list[str]:
+    """The codes as plain ints."""
+    lines = ["# The same codes as plain ints: NumPy is several times slower with members of an enum."]
+    for field in machine.fields:
+        names = (
+            [f"_{constant(state.name)}" for state in machine.states]
+            if field.name == "state"
+            else [f"_{constant(field.name)}_{constant(name)}" for name in field.names]
+        )
+        if names:
+            lines += bracketed("(", names, f") = range({len(names)})") if len(", ".join(names)) > 95 else [
+                f"{', '.join(names)} = range({len(names)})"]
+    return lines
+
+
+def _names(machine: Machine, arguments: dict[str, str]) -> Names:
+    def names(leaf: Leaf) -> str:
+        match leaf:
+            case Name(name=name, kind="field"):
+                return local_name(name)
+            case Name(name=name, kind="argument"):
+                return arguments[name]
+            case Name(name=name, kind="meta"):
+                return f'meta["{name}"][slots]'
+            case Value():
+                return code_name(leaf)
+            case Bound(field=field):
+                return f"MAX_{constant(field)}"
+        return plain(leaf)
+
+    return names
+
+
+def function_lines(machine: Machine, event: Event) -> list[str]:
+    """The tables and the pure function of one event."""
+    applying = [case for case in event.cases if case.refuse is None]
+    by_number = len(applying) > 1
+    arguments = argument_locals(machine, event)
+    names = _names(machine, arguments)
+    guards = [case.when for case in event.cases]
+    values = [assignment.value for case in applying for assignment in case.do if not _increment(assignment)]
+    read = fields_read(*guards, *values)
+    decided = "case" if by_number else "codes"
+    flat = {a.name for a in event.given if a.is_bool}
+
+    parameters = ["words: Words"] + [
+        f"{arguments[a.name]}: {'Flag' if a.name in flat else 'Number'}" for a in event.given]
+    lines = [*_tables(machine, event, by_number), "", ""]
+    lines += bracketed(f"def _{event.name}(", parameters, ") -> tuple[Words, Codes]:")
+    body = docstring(f"The event ``{event.name}`` on many words: the words after it, and the code of each")
+    body += _unpacked(machine, {"state"} | read)
+    tests = _state_tests(machine, event, by_number)
+    body += [line for sources, name in tests.items() for line in statement(
+        f"{name} = ", _state_test(machine, sources), "", 4)]
+    body.append(f"{decided} = _{constant(event.name)}_ELSE[state]")
+    for case in reversed(event.cases):
+        if case.when is None and not case.any_state:
+            continue
+        condition = _condition(machine, case, tests)
+        outcome = str(case.number) if by_number else _code(case)
+        if condition is None:
+            body.append(f"{decided}[:] = {outcome}")
+        else:
+            body += statement(f"{decided}[", numpy.render(condition, names), f"] = {outcome}", 4)
+    if by_number:
+        body.append(f"codes = _{constant(event.name)}_CODES[case]")
+    changed = [case for case in applying if case.to is not None or case.do]
+    if not by_number:
+        result = "words"
+        for case in applying:
+            body += comment(says(event, case), 4)
+            if changed:
+                result = f"np.where(codes == 0, {_effect(machine, case, names)}, words)"
+        lines += indented([*body, *_returned(result)])
+        return lines
+    for case in applying:
+        body += comment(says(event, case), 4)
+        effect = _effect(machine, case, names)
+        if effect != "words":
+            start = "words" if case is changed[0] else "after"
+            body += statement("after = ", f"np.where(case == {case.number}, {effect}, {start})", "", 4)
+    lines += indented([*body, f"return {'after' if changed else 'words'}, codes"])
+    return lines
+
+
+def _returned(result: str) -> list[str]:
+    if len(result) <= 95:
+        return [f"return {result}, codes"]
+    return [*statement("after = ", result, "", 4), "return after, codes"]
+
+
+def _code(case: Case) -> str:
+    return f"Refusal.{constant(case.refuse or 'applied')}"
+
+
+def _tables(machine: Machine, event: Event, by_number: bool) -> list[str]:
+    """What decides in each state when no guard fits, by state code; and the code of each case."""
+    decided: dict[str, Case] = {}
+    for state in machine.states:
+        for case in event.cases:
+            if state.name in case.sources and case.when is None:
+                decided.setdefault(state.name, case)
+    size = 1 << machine.field("state").bits
+    illegal = "0" if by_number else "Refusal.ILLEGAL"
+    items = [f"_{constant(state)}: {case.number if by_number else _code(case)}" for state, case in decided.items()]
+    name = constant(event.name)
+    lines = bracketed(f"_{name}_ELSE = by_state({{", items, f"}}, {illegal}, {size})")
+    if by_number:
+        codes = ["Refusal.ILLEGAL", *(_code(case) for case in event.cases)]
+        lines += bracketed(f"_{name}_CODES = np.array([", codes, "], np.uint8)")
+    return lines
+
+
+def _unpacked(machine: Machine, read: set[str]) -> list[str]:
+    lines = []
+    for field in machine.fields:
+        if field.name in read:
+            mask = number((1 << field.bits) - 1)
+            bits = f"words >> {field.shift} & {mask}" if field.shift else f"words & {mask}"
+            lines.append(f"{local_name(field.name)} = " + (f"({bits}) != 0" if field.is_bool else bits))
+    return lines
+
+
+def _state_tests(machine: Machine, event: Event, by_number: bool) -> dict[tuple[str, ...], str]:
+    """A local variable for each set of states that guards are combined with."""
+    tests: dict[tuple[str, ...], str] = {}
+    for case in event.cases:
+        if case.when is not None and not case.any_state and case.sources not in tests:
+            short = f"is_{'_or_'.join(case.sources)}"
+            tests[case.sources] = short if len(short) <= 40 else f"fits_{case.number}"
+    return tests
+
+
+def _state_test(machine: Machine, sources: tuple[str, ...]) -> str:
+    parts = [f"(state == _{constant(source)})" for source in sources]
+    return parts[0][1:-1] if len(parts) == 1 else " | ".join(parts)
+
+
+def _condition(machine: Machine, case: Case, tests: dict[tuple[str, ...], str]) -> Expr | None:
+    if case.any_state:
+        return case.when
+    assert case.when is not None
+    return Logic("and", (Name(tests[case.sources], "local", "bool", 1, case.at), case.when), case.at)
+
+
+def _increment(assignment: Assignment) -> bool:
+    """Whether an assignment adds a literal to its own field: then the word itself can be added to."""
+    match assignment.value:
+        case Arithmetic("+" | "-", Name(name=name, kind="field"), Number()):
+            return name == assignment.field
+    return False
+
+
+def _effect(machine: Machine, case: Case, names: Names) -> str:
+    """The word after a case. Fields that only grow by a literal are added to in place; no carry can leave them."""
+    cleared = ["state"] if case.to is not None else []
+    parts = []
+    if case.to is not None and machine.state(case.to).code != 0:
+        parts.append(f"_{constant(case.to)}")
+    added = []
+    for assignment in case.do:
+        shift = machine.field(assignment.field).shift
+        if _increment(assignment):
+            assert isinstance(assignment.value, Arithmetic) and isinstance(assignment.value.right, Number)
+            added.append(f" {assignment.value.op} ({assignment.value.right.value} << {shift})")
+            continue
+        cleared.append(assignment.field)
+        if not _is_zero(assignment.value):
+            value = numpy.render(assignment.value, names)
+            simple = isinstance(assignment.value, Name | Value | Number | Bound | Arithmetic)
+            if isinstance(assignment.value, Truth):
+                value, simple = "1", True
+            shifted = value if simple else f"({value})"
+            parts.append(f"({shifted} << {shift})" if _numeric(machine, assignment) else f"({shifted}.astype(np.int64) << {shift})")
+    kept = "words"
+    if cleared:
+        kept = f"words & {keep_name(tuple(cleared))}"
+    result = " | ".join([kept, *parts])
+    if added and " " in result:
+        result = f"({result})"
+    return result + "".join(added)
+
+
+def _numeric(machine: Machine, assignment: Assignment) -> bool:
+    return not machine.field(assignment.field).is_bool or isinstance(assignment.value, Truth | Number)
+
+
+def _is_zero(value: Expr) -> bool:
+    match value:
+        case Number(0) | Truth(False) | Value(code=0):
+            return True
+    return False
+
+
+def keep_name(cleared: tuple[str, ...]) -> str:
+    """The constant that clears some fields."""
+    return f"_ALL_BUT_{'_'.join(map(constant, cleared))}"
+
+
+def keep_lines(machine: Machine) -> list[str]:
+    """The constants that clear the fields which effects set."""
+    found: dict[tuple[str, ...], None] = {}
+    for event in machine.events:
+        for case in event.cases:
+            cleared = tuple((["state"] if case.to is not None else []) + [
+                assignment.field for assignment in case.do if not _increment(assignment)])
+            if case.refuse is None and cleared:
+                found[cleared] = None
+    return [line for cleared in found for line in bracketed(
+        f"{keep_name(cleared)} = LAYOUT.all_but(", [f'"{field}"' for field in cleared], ")")]
+
+
+def table_lines(machine: Machine) -> list[str]:
+    """The class of many slots."""
+    name = class_name(machine.name)
+    meta = [f'"{meta.name}": np.uint{meta.bits}' for meta in machine.meta]
+    kernels = [f'"{event.name}": "{event.kernel}"' for event in machine.events if event.kernel is not None]
+    lines = [
+        f"class {name}Table(Table):",
+        *indented(docstring(f"Many slots: {machine.title[:1].lower()}{machine.title[1:]}", 4, [machine.about])),
+        "",
+        f'    MACHINE = "{machine.name}"',
+        "    LAYOUT = LAYOUT",
+        f"    STATES = {state_class(machine)}",
+        "    REFUSALS = Refusal",
+        "    CASES = CASES",
+        f"    SLOT = {name}",
+        *indented(bracketed("META: ClassVar[Mapping[str, npt.DTypeLike]] = {", meta, "}", 4)),
+        *indented(bracketed("KERNELS: ClassVar[Mapping[str, str]] = {", kernels, "}", 4)),
+        f"    EVICTION = {'EVICTION' if machine.eviction is not None else 'None'}",
+    ]
+    for event in machine.events:
+        lines += ["", *indented(_method(machine, event))]
+    return lines
+
+
+def _method(machine: Machine, event: Event) -> list[str]:
+    arguments = {argument.name: python_name(argument.name, {"self", "slots", "index"}) for argument in event.given}
+    given = ["self", "slots: npt.ArrayLike", *(["*"] if arguments else []),
+             *(f"{name}: npt.ArrayLike" for name in arguments.values())]
+    lines = bracketed(f"def {table_method(event.name)}(", given, ") -> Codes:", 4)
+    lines += indented(docstring(event.about, 8, [method_notes(machine, event)]))
+    lines.append("    index = self._index(slots)")
+    passed = []
+    for argument in event.given:
+        name = arguments[argument.name]
+        passed.append(
+            f'self._flag("{argument.name}", {name}, index)' if argument.is_bool else
+            f'self._number("{argument.name}", {name}, {number(argument_high(machine, argument))}, index)')
+    lines += indented(bracketed("return self._apply(", [f'"{event.name}"', f"_{event.name}", "index", *passed], ")", 8))
+    return lines
+
+
+def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
+    """The eviction rule as data, and its guard and keys as functions."""
+    names = _names(machine, {})
+    lines: list[str] = []
+
+    def function(name: str, kind: str, expression: Expr | None) -> None:
+        nonlocal lines
+        lines += [f"def {name}(table: Table, meta: Meta, slots: Index) -> {kind}:"]
+        lines += indented(docstring(f"True of a slot that may go: ``{text.render(expression)}``" if kind == "Flags" and name.endswith("guard")
+                                    else f"Order key: ``{text.render(expression)}``" if expression else "Every candidate may go"))
+        for field in machine.fields:
+            if field.name in fields_read(expression):
+                value = f'table.fields("{field.name}", slots)'
+                lines.append(f"    {local_name(field.name)} = {value}{' != 0' if field.is_bool else ''}")
+        value = numpy.render(expression, names) if expression is not None else "np.ones(len(slots), np.bool_)"
+        lines += [*indented(statement("return ", f"np.asarray({value})", "", 4)), "", ""]
+
+    function("_eviction_guard", "Flags", eviction.when)
+    keys = []
+    for place, order in enumerate(eviction.order, start=1):
+        kind = "Flags" if order.first in ("true", "false") else "Numbers"
+        function(f"_eviction_key_{place}", kind, order.by)
+        keys.append(f'OrderKey("{text.render(order.by)}", _eviction_key_{place}, "{order.first}")')
+    candidates = ", ".join(f"_{constant(state)}" for state in eviction.candidates)
+    items = [
+        f'event="{eviction.event}"',
+        f"candidates=({candidates}{',' if len(eviction.candidates) == 1 else ''})",
+        "guard=_eviction_guard",
+        f'structure="{eviction.structure}"',
+        f"order=({', '.join(keys)}{',' if len(keys) == 1 else ''})",
+        f'leaves="{eviction.leaves}"',
+    ]
+    lines += ["EVICTION = Eviction("] + [
+        piece for item in items for piece in (
+            ["    order=(", *(f"        {key}," for key in keys), "    ),"] if item.startswith("order=") and len(item) > 114
+            else [f"    {item},"])] + [")"]
+    return lines

@@ -1,0 +1,122 @@
+"""Rewrites that a target may need before printing: each takes an expression and gives an equal one with fewer kinds of node.
+
+``simplified`` is for the reader's sake (``not a == b`` becomes ``a != b``); the others serve targets that lack a construct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from operator import add, floordiv, mod, mul, sub
+
+from ..language.expressions import (
+    Arithmetic,
+    Choice,
+    Compare,
+    Expr,
+    Extreme,
+    Logic,
+    Member,
+    Not,
+    Number,
+    Remote,
+    Truth,
+)
+
+FOLD = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
+OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def rewritten(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    """``expr`` with ``rule`` applied to every node, leaves first."""
+
+    def inner(part: Expr) -> Expr:
+        return rewritten(part, rule)
+
+    match expr:
+        case Not():
+            expr = replace(expr, operand=inner(expr.operand))
+        case Logic() | Extreme():
+            expr = replace(expr, operands=tuple(inner(operand) for operand in expr.operands))
+        case Compare() | Arithmetic():
+            expr = replace(expr, left=inner(expr.left), right=inner(expr.right))
+        case Member():
+            expr = replace(expr, item=inner(expr.item), options=tuple(inner(option) for option in expr.options))
+        case Choice():
+            expr = replace(
+                expr, condition=inner(expr.condition), then=inner(expr.then), otherwise=inner(expr.otherwise)
+            )
+        case Remote(index=index) if index is not None:
+            expr = replace(expr, index=inner(index))
+    return rule(expr)
+
+
+def negated(expr: Expr) -> Expr:
+    """The opposite of a truth value, without ``not`` where a comparison can be turned round."""
+    match expr:
+        case Not(operand):
+            return operand
+        case Compare(op=op):
+            return replace(expr, op=OPPOSITE[op])
+        case Member(negated=was):
+            return replace(expr, negated=not was)
+        case Truth(value):
+            return replace(expr, value=not value)
+    return Not(expr, expr.at)
+
+
+def simplified(expr: Expr) -> Expr:
+    """Without ``not`` before a comparison, comparisons with ``true``, lists of one option, and sums of literals."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Arithmetic(op, Number(left), Number(right), at):
+                return Number(FOLD[op](left, right), at)
+            case Not(operand):
+                return negated(operand)
+            case Compare(op="==" | "!=" as op, left=left, right=Truth(value)):
+                return left if value == (op == "==") else negated(left)
+            case Member(item, (only,), was):
+                return Compare("!=" if was else "==", item, only, part.at)
+        return part
+
+    return rewritten(expr, rule)
+
+
+def without_implies(expr: Expr) -> Expr:
+    """``a implies b`` as ``not a or b``."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Logic("implies", (left, right)):
+                return Logic("or", (negated(left), right), part.at)
+        return part
+
+    return rewritten(expr, rule)
+
+
+def without_membership(expr: Expr) -> Expr:
+    """``x in [a, b]`` as ``x == a or x == b``."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Member(item, options, was):
+                tests = tuple(Compare("!=" if was else "==", item, option, part.at) for option in options)
+                return tests[0] if len(tests) == 1 else Logic("and" if was else "or", tests, part.at)
+        return part
+
+    return rewritten(expr, rule)
+
+
+def without_extremes(expr: Expr) -> Expr:
+    """``min(a, b)`` as ``a if a < b else b``, and so for more than two."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Extreme(op, operands, at):
+                sign = "<" if op == "min" else ">"
+                return reduce(lambda best, next_: Choice(Compare(sign, best, next_, at), best, next_, at), operands)
+        return part
+
+    return rewritten(expr, rule)
