@@ -1,0 +1,197 @@
+"""Protocols as data: actors that use machines, step by step. Reading YAML into these is ``protocol_reader.py``.
+
+What a protocol means. The state of the whole is one word a slot of every instance, and for every copy of every actor the
+step that comes next and the values of its locals; all words, locals and steps start at their first value. Copies take
+turns in any order, one step at a time, and each step is atomic:
+
+1. values are chosen for the locals of ``choose``, any at all;
+2. ``when`` must hold, else the copy waits (it may choose otherwise);
+3. the arguments of all ``fire`` and the values of all ``do`` are computed, from the state as it is now;
+4. the events are fired in order, each on the words that the ones before it left. If a slot refuses one, or does not take
+   it in its state, all words stay as they were; the copy goes on at ``refused`` with its locals as before the step, or
+   waits if there is no such step;
+5. otherwise the locals of ``do`` are assigned, and the copy goes on at ``then``.
+
+In a property, an actor's name stands for one copy and an unbound index for one slot, the same wherever it is written:
+``always`` must hold for every choice of them, ``sometimes`` and the goals of ``leads_to`` for some. In a step, another
+actor may be read if it has one copy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .expressions import (
+    Arithmetic,
+    Choice,
+    Compare,
+    Expr,
+    Extreme,
+    Logic,
+    Member,
+    Name,
+    Not,
+    Remote,
+)
+from .model import Assignment, Event, LeadsTo, Machine, Property
+from .problems import Place
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBound:
+    """A size of the model: how many slots, how many copies of an actor, how many bits of a field."""
+
+    name: str
+    value: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A pool of slots of one machine, whose fields are already narrowed."""
+
+    name: str
+    machine: Machine
+    slots: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A variable of one actor: [0, ``high``], 0 at first. ``type``: INT, BOOL, or "machine.field" for named values."""
+
+    name: str
+    type: str
+    high: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """``choose: {local: ...}``: any value of [0, ``high``]."""
+
+    local: str
+    high: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """One event on one slot; one argument value for each of the event's arguments, in their order."""
+
+    instance: str
+    slot: Expr
+    event: str
+    args: tuple[tuple[str, Expr], ...]
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One atomic step; ``code`` is its place in the actor's list, and ``then`` and ``refused`` are codes too."""
+
+    name: str
+    code: int
+    choose: tuple[Pick, ...]
+    when: Expr | None
+    fire: tuple[Fire, ...]
+    do: tuple[Assignment, ...]  # of locals
+    then: int
+    refused: int | None  # None: a refused step waits
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kind of actor: ``count`` copies that run the same steps. ``plays`` is its actor in the vocabulary."""
+
+    name: str
+    count: int
+    plays: str
+    locals: tuple[Local, ...]
+    steps: tuple[Step, ...]
+    at: Place
+
+    def step(self, name: str) -> Step:
+        """The step of that name; KeyError when there is none."""
+        return {step.name: step for step in self.steps}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolMutant:
+    """A deliberate fault in one machine: ``faulty`` takes the place of its event, in every instance of the machine."""
+
+    name: str
+    machine: str
+    event: str
+    about: str
+    faulty: tuple[tuple[str, Event], ...]  # instance name -> the faulty event, narrowed as the instance is
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How actors use machines. Properties range over copies and slots; the fair steps of ``leads_to`` are "actor.step"."""
+
+    name: str
+    title: str
+    about: str
+    bounds: tuple[SizeBound, ...]
+    instances: tuple[Instance, ...]
+    programs: tuple[Program, ...]
+    properties: tuple[Property, ...]
+    leads_to: tuple[LeadsTo, ...]
+    mutants: tuple[ProtocolMutant, ...]
+    path: str
+    at: Place
+
+    def instance(self, name: str) -> Instance:
+        """The instance of that name; KeyError when there is none."""
+        return {instance.name: instance for instance in self.instances}[name]
+
+    def program(self, name: str) -> Program:
+        """The actor of that name; KeyError when there is none."""
+        return {program.name: program for program in self.programs}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a property ranges over: actors, and unbound indexes with their greatest value."""
+
+    actors: tuple[str, ...]
+    indexes: tuple[tuple[str, int], ...]
+
+
+def range_of(expr: Expr, actors: frozenset[str]) -> Range:
+    """The actors and unbound indexes that an expression names, in the order of first mention."""
+    found_actors: dict[str, None] = {}
+    found_indexes: dict[str, int] = {}
+    for part in parts_of(expr):
+        if isinstance(part, Remote) and part.owner in actors:
+            found_actors[part.owner] = None
+        if isinstance(part, Name) and part.kind == "index":
+            found_indexes[part.name] = min(part.high, found_indexes.get(part.name, part.high))
+    return Range(tuple(found_actors), tuple(found_indexes.items()))
+
+
+def parts_of(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything in it, outermost first."""
+    yield expr
+    match expr:
+        case Not(operand=operand):
+            inner: tuple[Expr, ...] = (operand,)
+        case Logic(operands=operands) | Extreme(operands=operands):
+            inner = operands
+        case Compare(left=left, right=right) | Arithmetic(left=left, right=right):
+            inner = (left, right)
+        case Member(item=item, options=options):
+            inner = (item, *options)
+        case Choice(condition=condition, then=then, otherwise=otherwise):
+            inner = (condition, then, otherwise)
+        case Remote(index=index) if index is not None:
+            inner = (index,)
+        case _:
+            inner = ()
+    for part in inner:
+        yield from parts_of(part)
