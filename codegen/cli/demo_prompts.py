@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 VOCABULARY = 256
+SYSTEM_PROMPT_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,34 +25,24 @@ class Request:
 def requests(granule: int, answer: Callable[[Sequence[int]], Sequence[int]], seed: int = 7) -> tuple[Request, ...]:
     """The prompts of one model, in the order in which they arrive.
 
-    Args:
-        granule: tokens of a reusable block; the lengths are chosen around its multiples.
-        answer: the model's answer to a prompt, which the second turn of a conversation repeats.
-        seed: of the token generator.
+    ``granule`` is the length of a reusable block in tokens, around which the lengths are chosen; ``answer`` gives the
+    model's answer to a prompt, which the second turn of a conversation repeats; ``seed`` is the token generator's.
     """
     draw = random.Random(seed)
 
     def words(count: int) -> tuple[int, ...]:
         return tuple(draw.randrange(1, VOCABULARY) for _ in range(count))
 
-    system = words(3 * granule)  # ends exactly on a boundary: the next token needs the carried rows
+    blocks = -(-SYSTEM_PROMPT_TOKENS // granule)
+    system = words(blocks * granule)  # ends on a boundary, where compressors still need their carried rows
     opening = system + words(granule + 9)
-    reply = tuple(answer(opening))
+    turn = opening + tuple(answer(opening)) + words(granule + 5)
+    middle = (blocks - 1) * granule + granule // 2 + 1
     return (
-        Request("system prompt", "a system prompt and a first question", opening),
-        Request(
-            "second turn",
-            "the same conversation, with the answer and a follow-up",
-            opening + reply + words(granule + 5),
-        ),
+        Request("first turn", "a system prompt and a question", opening),
+        Request("second turn", "the same conversation: answer and follow-up", turn),
         Request("branch", "the same system prompt, another question", system + words(granule - 3)),
-        Request(
-            "aligned",
-            "ends exactly on a boundary; its last token is computed all the same",
-            system + opening[3 * granule : 4 * granule],
-        ),
-        Request(
-            "unaligned", "stops in the middle of a block that is cached", opening[: 2 * granule + granule // 2 + 1]
-        ),
-        Request("too short", "shorter than one block, so nothing can be reused", system[: granule - 2]),
+        Request("aligned", "ends on a boundary; its last block is computed", opening[: (blocks + 1) * granule]),
+        Request("unaligned", "stops in the middle of a cached block", opening[:middle]),
+        Request("too short", "shorter than one block: nothing to reuse", system[: granule - 2]),
     )

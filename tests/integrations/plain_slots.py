@@ -42,6 +42,7 @@ class PlainFill:
     def __init__(self, store: PlainStore, granule: int) -> None:
         self.store = store
         self.granule = granule
+        self.slots = 1
         self.boundary = (granule + 1) * store.profile.granule
         self.kinds = store.profile.kinds
         self.layouts: Mapping[str, Layout] = store.profile.layouts
@@ -49,7 +50,9 @@ class PlainFill:
     def view(self, kind: str, part: str, layer: int) -> NDArray[np.uint8]:
         each = self.store.slots_a_granule(kind)
         arena = self.store.arenas[kind]
-        return arena.part(arena.layout.part(part, layer))[self.granule * each : (self.granule + 1) * each]
+        return arena.part(arena.layout.part(part, layer))[
+            (self.granule + 1 - self.slots) * each : (self.granule + 1) * each
+        ]
 
 
 class PlainLease:

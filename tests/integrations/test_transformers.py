@@ -1,0 +1,160 @@
+"""The adapter: restored caches equal cold ones to the last bit, and nothing that isn't theirs is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvfsm.codegen.cli.demo_runs import compare
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.integrations import tiny_models
+from kvfsm.runtime.integrations.cache_state import capture, first_difference
+from kvfsm.runtime.integrations.transformers import Mismatch, TransformersAdapter, chunks
+from kvfsm.runtime.layout import Part
+
+from .conftest import Subject
+from .plain_slots import PlainStore
+from .profiles import with_dtype, with_parts
+
+SubjectOf = Callable[[str], Subject]
+LABELS = (*tiny_models.NAMES, "tiny-deepseek-v4/bfloat16")
+
+
+@pytest.mark.parametrize("length", [32, 64, 96, 128, 160])
+@pytest.mark.parametrize("label", LABELS)
+def test_a_restored_cache_is_the_cold_one_and_continues_like_it(label: str, length: int, subject_of: SubjectOf) -> None:
+    subject = subject_of(label)
+    cache = subject.adapter.restore(subject.store.lease(length))
+    assert first_difference(capture(cache), subject.at[length]) is None
+    comparison = compare(subject.warm(cache, length), subject.cold)
+    assert comparison.difference is None
+
+
+@pytest.mark.parametrize("label", tiny_models.NAMES)
+def test_a_first_granule_alone_is_enough(label: str, subject_of: SubjectOf) -> None:
+    subject = subject_of(label)
+    length = subject.profile.granule
+    assert compare(subject.warm(subject.adapter.restore(subject.store.lease(length)), length), subject.cold).identical
+
+
+def test_keys_and_values_share_memory_again_where_they_did(v4: Subject) -> None:
+    cache = v4.adapter.restore(v4.store.lease(96))
+    shared = [layer.values is layer.keys for layer in cache.layers]
+    assert shared == [False, True, True, True, True]
+    assert [len(capture(cache)[f"{layer}.buffer_kv.compressor"][0]) for layer in (1, 2, 3, 4)] == [0, 0, 0, 0]
+
+
+def test_a_restored_cache_owns_its_bytes(v4: Subject) -> None:
+    cache = v4.adapter.restore(v4.store.lease(96))
+    before = {kind: arena.bytes.copy() for kind, arena in v4.store.arenas.items()}
+    v4.warm(cache, 96)
+    for tensor in (cache.layers[0].keys, cache.layers[2].overlap_kv["compressor"]):
+        tensor.fill_(7.0)
+    for kind, arena in v4.store.arenas.items():
+        assert np.array_equal(arena.bytes, before[kind])
+
+
+def test_one_lease_serves_two_readers(v4: Subject) -> None:
+    lease = v4.store.lease(128)
+    first, second = v4.adapter.restore(lease), v4.adapter.restore(lease)
+    assert compare(v4.warm(first, 128), v4.cold).identical
+    assert compare(v4.warm(second, 128), v4.cold).identical
+
+
+def test_generate_continues_a_restored_cache(v4: Subject) -> None:
+    import torch
+
+    cache = v4.adapter.restore(v4.store.lease(160))
+    ids = torch.tensor([list(v4.tokens)])
+    found = v4.model.generate(ids, cache=cache, max_new_tokens=4, do_sample=False)
+    assert tuple(found[0, len(v4.tokens) :].tolist()) == v4.cold.answer
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("model", "profile"),
+    [(model, profile) for model in tiny_models.NAMES for profile in tiny_models.NAMES if model != profile],
+)
+def test_a_model_under_another_profile_is_refused(model: str, profile: str, subject_of: SubjectOf) -> None:
+    with pytest.raises(Mismatch) as refused:
+        TransformersAdapter(PROFILES[tiny_models.profile_name(profile)], subject_of(model).model)
+    assert "expected" in str(refused.value) and "fix:" in str(refused.value)
+
+
+def test_another_window_is_refused_by_name(v4: Subject) -> None:
+    wider = replace(
+        with_parts(v4.profile, lambda kind, part: part),
+        window=17,
+        groups=tuple(replace(group, window=17 if group.window else None) for group in v4.profile.groups),
+    )
+    with pytest.raises(Mismatch, match=r"config\.sliding_window: expected 17, found 16"):
+        TransformersAdapter(wider, v4.model)
+
+
+def test_another_dtype_is_refused_by_name(v4: Subject) -> None:
+    with pytest.raises(
+        Mismatch, match=r"dtype: expected bfloat16, found float32\n  fix: build the model with dtype bf"
+    ):
+        TransformersAdapter(with_dtype(v4.profile, "bfloat16"), v4.model)
+
+
+def test_another_row_shape_is_refused_by_name(v4: Subject) -> None:
+    def narrower(kind: str, part: Part) -> Part:
+        if kind != "indexer_state" or part.name != "keys":
+            return part
+        return replace(part, row_shape=(8,), row_bytes=32)
+
+    with pytest.raises(Mismatch, match=r"indexer_state layer 2 part 'keys': row shape: expected \(8,\), found \(16,\)"):
+        TransformersAdapter(with_parts(v4.profile, narrower), v4.model)
+
+
+def raw_scores(kind: str, part: Part) -> Part:
+    return replace(part, meaning="gate_raw") if part.name == "overlap_gate" else part
+
+
+def test_a_profile_with_raw_scores_is_refused_because_here_the_bias_is_folded_in(v4: Subject) -> None:
+    with pytest.raises(Mismatch, match=r"'overlap_gate': meaning: expected gate_raw, found gate_bias_folded"):
+        TransformersAdapter(with_parts(v4.profile, raw_scores), v4.model)
+
+
+@pytest.mark.parametrize("other", ["scores", "dtype"])
+def test_slots_of_another_abi_are_refused_before_a_byte_is_read(other: str, v4: Subject) -> None:
+    profile = with_parts(v4.profile, raw_scores) if other == "scores" else with_dtype(v4.profile, "bfloat16")
+    lease = PlainStore(profile, 3).lease(96)
+    with pytest.raises(Mismatch, match="layout of") as refused:
+        v4.adapter.restore(lease)
+    assert lease.reads == 0
+    told = "meaning 'gate_raw' instead of 'gate_bias_folded'" if other == "scores" else "dtype 'bfloat16' instead of"
+    assert told in str(refused.value)
+
+
+def test_raw_and_folded_scores_have_equal_shapes_yet_other_digests(v4: Subject) -> None:
+    ours, theirs = v4.profile.layouts, with_parts(v4.profile, raw_scores).layouts
+    assert ours["uncompressed_tail"].slot_bytes == theirs["uncompressed_tail"].slot_bytes
+    assert ours["uncompressed_tail"].digest != theirs["uncompressed_tail"].digest
+    assert ours["compressed_kv"].digest == theirs["compressed_kv"].digest
+
+
+def test_publishing_at_another_position_is_refused(v4: Subject) -> None:
+    cache = v4.adapter.restore(v4.store.lease(96))
+    with pytest.raises(Mismatch, match=r"cache position: expected 128, the fill's boundary, found 96"):
+        v4.adapter.publish_chunk(cache, PlainStore(v4.profile, 5).fill(3))
+
+
+def test_publishing_two_granules_at_once_is_refused_where_carried_rows_are_gone(v4: Subject) -> None:
+    store = PlainStore(v4.profile, 5)
+    fill = store.fill(2)
+    fill.slots = 2
+    cache = v4.adapter.restore(v4.store.lease(96))
+    with pytest.raises(Mismatch, match="publish after each granule"):
+        v4.adapter.publish_chunk(cache, fill)
+
+
+def test_chunks_cut_at_multiples_of_the_granule() -> None:
+    assert list(chunks(0, 70, 32)) == [(0, 32), (32, 64), (64, 70)]
+    assert list(chunks(64, 64, 32)) == []
