@@ -11,6 +11,7 @@ from typing import Any
 from .model import Machine, Vocabulary
 from .problems import Place, Problem, Problems, SpecError
 from .reader import read_machine, read_vocabulary
+from .rules import check_machine, check_vocabulary
 
 FIRST_MACHINES = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state", "ondisk_prefix")
 
@@ -61,6 +62,10 @@ def load_spec(directory: Path | None = None) -> Loaded:
         )
     read = [read_machine(path, f"{shown}/objects/{path.name}", vocabulary, problems) for path in paths]
     machines = tuple(machine for machine in read if machine is not None)
+    for machine in machines:
+        check_machine(machine, problems)
+    if vocabulary is not None and len(machines) == len(paths):
+        check_vocabulary(vocabulary, machines, problems)
     if vocabulary is None or problems.found:
         return Loaded(None, problems.sorted(), problems.sources)
     return Loaded(Spec(vocabulary, machines, (), (), root), problems.sorted(), problems.sources)

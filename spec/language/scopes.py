@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .expressions import BOOL, INT
+from .expressions import BOOL, INT, Name
 from .model import Argument, Field, Machine, Meta, State
 from .parser import Scope, Symbol
 
@@ -44,6 +44,13 @@ def symbol_of(field: Field, states: Sequence[State]) -> Symbol:
         return Symbol("field", STATE, len(states) - 1)
     type_ = BOOL if field.is_bool else field.name if field.names else INT
     return Symbol("field", type_, field.max)
+
+
+def field_name(machine: Machine, name: str) -> Name:
+    """A field as an expression, for conditions that rules put together themselves."""
+    field = machine.field(name)
+    symbol = symbol_of(field, machine.states)
+    return Name(name, symbol.kind, symbol.type, symbol.high, field.at)
 
 
 def _argument(argument: Argument, word: Scope) -> Symbol:

@@ -1,0 +1,77 @@
+"""Whether a machine that was read makes sense. One function per rule, in the ``*_rules`` modules; this lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .event_rules import (
+    assignments_fit,
+    cases_are_complete,
+    cases_can_fit,
+    free_slots_are_taken_anew,
+    mutants_are_sound,
+    stale_handles_are_refused,
+)
+from .eviction_rules import (
+    candidates_are_evictable,
+    eviction_is_possible,
+    eviction_takes_no_arguments,
+    order_is_sensible,
+    picks_are_taken,
+)
+from .model import Machine, Vocabulary
+from .problems import Problems
+from .property_rules import (
+    always_holds_at_first,
+    free_states_have_no_pins,
+    leads_to_can_matter,
+    properties_say_something,
+)
+from .state_rules import (
+    first_state_is_initial,
+    marks_agree,
+    memory_comes_back,
+    states_are_reachable,
+)
+
+Rule = Callable[[Machine, Problems], None]
+
+RULES: tuple[Rule, ...] = (
+    first_state_is_initial,
+    marks_agree,
+    states_are_reachable,
+    memory_comes_back,
+    cases_are_complete,
+    cases_can_fit,
+    assignments_fit,
+    free_slots_are_taken_anew,
+    stale_handles_are_refused,
+    mutants_are_sound,
+    candidates_are_evictable,
+    eviction_takes_no_arguments,
+    eviction_is_possible,
+    picks_are_taken,
+    order_is_sensible,
+    properties_say_something,
+    always_holds_at_first,
+    free_states_have_no_pins,
+    leads_to_can_matter,
+)
+
+
+def check_machine(machine: Machine, problems: Problems) -> None:
+    """Note every rule that a machine breaks."""
+    for rule in RULES:
+        rule(machine, problems)
+
+
+def check_vocabulary(vocabulary: Vocabulary, machines: Sequence[Machine], problems: Problems) -> None:
+    """Note words of the vocabulary that no machine uses."""
+    actors = {actor for machine in machines for event in machine.events for actor in event.by}
+    refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
+    for actor in vocabulary.actors:
+        if actor.name not in actors:
+            problems.add("E311", actor.at, f"no event is fired by actor '{actor.name}'", "use the word, or remove it")
+    for word in vocabulary.refusals[1:]:
+        if word.name not in refusals:
+            problems.add("E311", word.at, f"no case refuses as '{word.name}'", "use the word, or remove it")
