@@ -16,14 +16,19 @@ from typing import Protocol
 from .store import StoreLocked
 
 Bytes = bytes | bytearray | memoryview
+TEMPORARY = ".tmp"  # ending of files that a crash may leave behind; swept at opening
 _BUFFERS_MAX = 512  # buffers in one call; Linux allows 1024 (IOV_MAX)
+
+
+class NotDurable(OSError):
+    """A file was replaced, but a crash may undo it."""
 
 
 class Files(Protocol):
     """File operations; all raise OSError, and positions and sizes are in bytes. Handles are plain numbers."""
 
     def make_directory(self, path: Path) -> None:
-        """Make one directory; one that exists is fine."""
+        """Make a directory and those above it; one that exists is fine."""
         ...
 
     def list_directory(self, path: Path) -> list[str]:
@@ -84,7 +89,7 @@ class RealFiles:
 
     def make_directory(self, path: Path) -> None:
         """See `Files`."""
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
 
     def list_directory(self, path: Path) -> list[str]:
         """See `Files`."""
@@ -174,7 +179,12 @@ def read_file(files: Files, path: Path) -> bytes | None:
 
 
 def replace_file(files: Files, path: Path, data: bytes) -> None:
-    """Replace a small file so that after a crash there is the old one or the new one, and after returning the new one."""
+    """Replace a small file so that after a crash there is the old one or the new one, and after returning the new one.
+
+    Raises:
+        NotDurable: the new one is in place, but a crash may bring the old one back.
+        OSError: the old one is in place.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     handle = files.open(temporary, write=True)
     try:
@@ -184,10 +194,10 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
     finally:
         files.close(handle)
     files.rename(temporary, path)
-    files.sync_directory(path.parent)
-
-
-TEMPORARY = ".tmp"  # ending of files that a crash may leave behind; swept at opening
+    try:
+        files.sync_directory(path.parent)
+    except OSError as problem:
+        raise NotDurable(problem.errno, f"{path.name} was replaced but not synced: {problem.strerror}") from problem
 
 
 def _views(buffers: Sequence[Bytes]) -> list[memoryview]:

@@ -22,7 +22,7 @@ from enum import IntEnum
 
 import xxhash
 
-from .store import Meta, Namespace, ObjectId, Verdict
+from .store import Meta, Namespace, Verdict
 
 FORMAT_VERSION = 1
 ALIGNMENT = 4096  # bytes; the largest block size that direct I/O asks for on common disks
@@ -221,11 +221,11 @@ def judge(header: Header, stamp: Stamp, epoch: int) -> Verdict:
     return Verdict.OK
 
 
-def judge_id(header: Header, id: ObjectId) -> Verdict:
-    """Whether a sound header is that of ``id``: OK, IDENTITY or SALT."""
-    if header.record is not Record.OBJECT or header.kind != id.kind or header.key != id.key:
+def judge_id(header: Header, kind: str, key: bytes, salt_digest: bytes) -> Verdict:
+    """Whether a sound header is that of the object that was asked for: OK, IDENTITY or SALT."""
+    if header.record is not Record.OBJECT or header.kind != kind or header.key != key:
         return Verdict.IDENTITY
-    return Verdict.OK if header.salt == digest(id.salt) else Verdict.SALT
+    return Verdict.OK if header.salt == salt_digest else Verdict.SALT
 
 
 def _parse_body(block: bytes | bytearray | memoryview, offset: int) -> Header | Verdict:

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import KvfsmError
+
 KEY_BYTES = 32
 
 Readable = bytes | bytearray | memoryview | NDArray[Any]
@@ -57,7 +59,7 @@ _REASONS = {
 }
 
 
-class StoreError(Exception):
+class StoreError(KvfsmError):
     """A store did not do what it was asked to; nothing of the request is visible."""
 
 

@@ -1,0 +1,664 @@
+"""Objects on the local disk: crash-safe, verified on every read, one directory for each namespace.
+
+    DIRECTORY/<namespace digest>/namespace.json      for people and for `kvfsm store`
+                                 state.json          reset epoch, and how far the log was durable at the last close
+                                 lock                held by the one writer
+                                 00000001.segment    see segments.py
+
+A put is acknowledged after its bytes, and the name of the file they are in, are synced; puts of several threads that come
+at the same time share one sync. Killed or cut off from power at any point, the store reopens with every acknowledged
+object, nothing torn, and the group that was being written either whole or gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..generated.ondisk_prefix import LAYOUT
+from .directory import Directory, Entry, Handle
+from .files import TEMPORARY, Bytes, Files, NotDurable, RealFiles, replace_file
+from .format import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    Header,
+    Record,
+    Stamp,
+    checksum,
+    digest,
+    encode,
+    judge,
+    judge_id,
+    padding,
+    parse,
+    split_meta,
+    stride,
+)
+from .segments import Mark, Scan, Segment, Segments
+from .state import State, read_state
+from .store import (
+    EpochEnded,
+    Found,
+    Item,
+    Meta,
+    Namespace,
+    ObjectId,
+    Readable,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+    Usage,
+    Verdict,
+    Writable,
+)
+from .tombstones import pack_tombstones, unpack_tombstones
+
+SEGMENT_BYTES = 256 << 20
+_COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
+_EPOCH_MAX = LAYOUT.field("epoch").high
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PAD = bytes(ALIGNMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `LocalStore.collect` removed."""
+
+    expired: int  # objects of ended epochs, deleted ones, replaced ones
+    corrupt: int
+    bytes: int  # by which the files shrank
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An item that is ready to be written."""
+
+    name: bytes
+    id: ObjectId
+    payload: memoryview
+    checksum: bytes
+    lossy: bool
+    boundary: int | None
+    extra: Meta
+
+    @property
+    def bytes(self) -> int:
+        return stride(len(self.payload))
+
+
+@dataclass(slots=True)
+class _Request:
+    """One call of `put_many` on its way through a group."""
+
+    items: list[_Prepared]
+    epoch: int
+    done: bool = False
+    written: int = 0
+    error: Exception | None = field(default=None)
+
+
+class LocalStore:
+    """A `Store` in a local directory."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        namespace: Namespace,
+        files: Files | None = None,
+        *,
+        budget_bytes: int | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Open or make the namespace's directory, take its lock, and settle what a crash left.
+
+        Args:
+            directory: shared by all namespaces; made if it is missing.
+            namespace: what the objects depend on.
+            files: the file layer; default: the operating system's.
+            budget_bytes: how much all files with objects may take; default: as much as fits.
+            segment_bytes: when to begin another file; a group that is larger gets a file of its own.
+
+        Raises:
+            StoreLocked: another writer has it open; the message names it.
+            StoreFailed: the directory can't be read or written.
+            ValueError: a kind or format that can't be stored.
+        """
+        if namespace.format != FORMAT_VERSION:
+            raise ValueError(f"this version stores format {FORMAT_VERSION}; the namespace asks for {namespace.format}")
+        self.namespace = namespace
+        self.path = Path(directory) / namespace.digest
+        self.budget_bytes = budget_bytes
+        self._files: Files = RealFiles() if files is None else files
+        self._stamp = Stamp.of(namespace)
+        self._directory = Directory(tuple(namespace.layouts))
+        self._log = Segments(self.path, self._files, segment_bytes)
+        self._tombstones: dict[bytes, int] = {}  # name -> records of earlier groups are deleted
+        self._epoch = 0
+        self._closed = False
+        self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
+        self._readable = threading.Condition(self._lock)
+        self._writer = threading.Lock()  # guards the log; taken before _lock
+        self._waiting: list[_Request] = []
+        self._waiting_lock = threading.Lock()
+        try:
+            self._lock_file = self._prepare()
+        except OSError as problem:
+            raise StoreFailed(f"{self.path} can't be used as a store: {problem}") from problem
+        try:
+            self._recover()
+        except BaseException as problem:
+            self._log.close()
+            self._files.close(self._lock_file)
+            if isinstance(problem, OSError):
+                raise StoreFailed(f"{self.path} can't be opened: {problem}") from problem
+            raise
+
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def epoch(self) -> int:
+        """See `Store`."""
+        return self._epoch
+
+    def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:
+        """See `Store`."""
+        names = self._directory.names(ids)
+        with self._lock:
+            self._check_open()
+            return self._directory.servable(names, self._epoch)
+
+    def put(self, id: ObjectId, payload: Readable, *, meta: Meta, at_epoch: int | None = None) -> None:
+        """See `Store`."""
+        self.put_many([Item(id, payload, meta)], at_epoch=at_epoch)
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        """See `Store`. One sync for all of them, shared with other threads' puts that wait at the same time."""
+        request = _Request(self._prepared(items), self._epoch if at_epoch is None else at_epoch)
+        with self._waiting_lock:
+            self._waiting.append(request)
+        with self._writer:
+            if not request.done:
+                with self._waiting_lock:
+                    group, self._waiting = self._waiting, []
+                self._commit(group)
+        if request.error is not None:
+            raise request.error
+        return request.written
+
+    def get(self, id: ObjectId, into: Writable) -> Found:
+        """See `Store`."""
+        view = _bytes_of(into)
+        if view.readonly:
+            raise ValueError("a read needs a writable buffer")
+        (name,) = self._directory.names([id])
+        with self._readable:
+            self._check_open()
+            while (opened := self._directory.open(name, self._epoch)) is None:
+                self._readable.wait()
+                self._check_open()
+            if isinstance(opened, Verdict):
+                return Found(opened)
+            segment = self._log.acquire(opened.segment)
+        verdict, found = None, Found(Verdict.LAYOUT)  # the answer when the caller's slot is too small for the object
+        try:
+            if opened.payload_bytes <= len(view):
+                found = self._read(segment, opened, name, view[: opened.payload_bytes])
+                verdict = found.verdict
+        finally:
+            with self._readable:
+                ended = self._directory.close(opened, verdict)
+                self._log.release(segment)
+                self._readable.notify_all()
+        if ended is None or ended is found.verdict and found.verdict is Verdict.OK:
+            return found
+        view[: opened.payload_bytes] = bytes(opened.payload_bytes)
+        return Found(ended)
+
+    def delete(self, ids: Sequence[ObjectId]) -> int:
+        """Remove objects durably. Their bytes are garbage until `collect`. Returns how many there were.
+
+        Raises:
+            StoreFull, StoreFailed: nothing was deleted.
+        """
+        names = self._directory.names(ids)
+        with self._writer:
+            with self._lock:
+                self._check_open()
+                known = self._directory.servable(names, self._epoch)
+                names = list(dict.fromkeys(name for name, there in zip(names, known, strict=True) if there))
+            if names:
+                self._write_tombstones(names)
+                with self._lock:
+                    self._directory.forget(names)
+        return len(names)
+
+    def reset(self) -> int:
+        """See `Store`. Takes effect after the puts that are being written; their objects end with the epoch.
+
+        Raises:
+            StoreFull, StoreFailed: the old epoch goes on, unless the message says that the new one is not durable yet.
+        """
+        with self._writer:
+            with self._lock:
+                self._check_open()
+                if self._epoch >= _EPOCH_MAX:
+                    raise StoreFailed(f"epoch {self._epoch} is the last one; delete {self.path} to begin anew")
+            try:
+                State(self._epoch + 1, self._log.mark()).write(self._files, self.path)
+            except NotDurable as problem:
+                self._log.broken = "a reset is not durable; reset again"
+                self._end_epoch()
+                raise StoreFailed(f"epoch {self._epoch} has begun but may not survive a power cut: {problem}") from problem
+            except OSError as problem:
+                self._sweep_temporaries()
+                raise self._failure(problem, "the epoch was not ended") from problem
+            if self._log.broken == "a reset is not durable; reset again":
+                self._log.broken = None
+            self._end_epoch()
+        return self._epoch
+
+    def collect(self, *, verify: bool = False) -> Collected:
+        """Free the bytes of expired, deleted and corrupt objects by copying what is alive out of files that hold garbage.
+
+        Crash-safe: copies are durable before the old files go. Needs room for the copies, whatever the budget says.
+
+        Args:
+            verify: read and check every object first, so that corrupt ones are found too.
+
+        Raises:
+            StoreFull, StoreFailed: what was copied so far stays valid; call again.
+        """
+        with self._writer:
+            self._check_open()
+            before = self._log.file_bytes
+            try:
+                corrupt = self._verify_all() if verify else 0
+                with self._lock:
+                    counts = self._directory.table.count_by_state()
+                    self._directory.sweep()
+                corrupt += self._compact()
+                with self._lock:
+                    self._directory.sweep()
+            except OSError as problem:
+                raise self._failure(problem, "collecting stopped") from problem
+            return Collected(counts["expired"], counts["corrupt"] + corrupt, before - self._log.file_bytes)
+
+    def usage(self) -> Usage:
+        """See `Store`."""
+        with self._lock:
+            counts = self._directory.table.count_by_state()
+            return Usage(
+                counts["durable"],
+                self._directory.live_bytes(),
+                self._log.file_bytes,
+                counts["expired"],
+                counts["corrupt"],
+                self._epoch,
+                self.budget_bytes,
+            )
+
+    def close(self) -> None:
+        """See `Store`. Reads that are under way end well; puts that wait are refused."""
+        with self._writer:
+            with self._readable:
+                if self._closed:
+                    return
+                self._closed = True
+                self._readable.notify_all()
+            with contextlib.suppress(OSError):  # it only saves the next opening a look at the newest group
+                State(self._epoch, self._log.mark()).write(self._files, self.path)
+            with self._lock:
+                self._log.close()
+            self._files.close(self._lock_file)
+
+    # Opening.
+
+    def _prepare(self) -> int:
+        """Make the directory and take its lock."""
+        files = self._files
+        files.make_directory(self.path)
+        handle = files.lock(self.path / "lock", f"process {os.getpid()} on {socket.gethostname()}")
+        try:
+            files.sync_directory(self.path.parent)
+            self._sweep_temporaries()
+            described = self.path / "namespace.json"
+            if described.name not in files.list_directory(self.path):
+                replace_file(files, described, json.dumps(self.namespace.as_json(), indent=2).encode() + b"\n")
+        except BaseException:
+            files.close(handle)
+            raise
+        return handle
+
+    def _recover(self) -> None:
+        state = read_state(self._files, self.path)
+        scans = self._log.open_all()
+        self._log.settle(scans, self._stamp.namespace, state.mark if state is not None else Mark())
+        ours = [h.epoch for s in scans for h in s.headers if h.stamp_namespace == self._stamp.namespace]
+        newest = max(ours, default=-1)
+        # Without a readable state file nobody knows whether the newest epoch was ended: end it, to be safe (S29).
+        self._epoch = state.epoch if state is not None and state.epoch >= newest else newest + 1
+        self._load(scans)
+        now = State(self._epoch, self._log.mark())
+        if now != state:
+            now.write(self._files, self.path)
+
+    def _load(self, scans: Sequence[Scan]) -> None:
+        """Fill the directory from headers. The last record of a name counts; one that can be served before any other."""
+        for scanned in scans:
+            for header in scanned.headers:
+                if header.record is Record.TOMBSTONES and header.stamp_namespace == self._stamp.namespace:
+                    self._load_tombstones(scanned.segment, header)
+        best: dict[bytes, tuple[tuple[bool, int, int], Entry, Verdict]] = {}
+        for scanned in scans:
+            for header in scanned.headers:
+                if header.record is not Record.OBJECT or header.kind not in self._directory.kinds:
+                    continue
+                name = self._directory.name(header.kind, header.key, header.salt)
+                verdict = judge(header, self._stamp, self._epoch)
+                if verdict in (Verdict.OK, Verdict.EPOCH) and header.group < self._tombstones.get(name, 0):
+                    continue
+                if verdict is Verdict.OK and header.offset + header.stride > scanned.segment.size:
+                    verdict = Verdict.TRUNCATED
+                rank = (verdict is Verdict.OK, header.group, header.index)
+                if name not in best or best[name][0] < rank:
+                    number, epoch = scanned.segment.number, min(header.epoch, _EPOCH_MAX)
+                    size, payload = header.stride, header.payload_bytes
+                    best[name] = (rank, Entry(name, epoch, header.lossy, number, header.offset, payload, size), verdict)
+        if best:
+            self._directory.recover([entry for _, entry, _ in best.values()], [verdict for *_, verdict in best.values()])
+
+    def _load_tombstones(self, segment: Segment, header: Header) -> None:
+        payload = bytearray(header.payload_bytes)
+        self._log.read(segment, header.offset + HEADER_BYTES, [payload])
+        if not self._fits(payload, header.payload_checksum):
+            return  # damaged at rest: what was deleted may be found again, which content keys allow
+        for kind, key, salt, group in unpack_tombstones(payload):
+            if kind in self._directory.kinds:
+                name = self._directory.name(kind, key, salt)
+                self._tombstones[name] = max(group, self._tombstones.get(name, 0))
+
+    def _sweep_temporaries(self) -> None:
+        """Remove temporary files that an earlier life left."""
+        for name in self._files.list_directory(self.path):
+            if name.endswith(TEMPORARY):
+                self._files.unlink(self.path / name)
+
+    # Writing; the writer lock is held.
+
+    def _prepared(self, items: Sequence[Item]) -> list[_Prepared]:
+        prepared = []
+        names = self._directory.names([item.id for item in items])
+        for item, name in zip(items, names, strict=True):
+            payload = _bytes_of(item.payload)
+            if not len(payload):
+                raise ValueError(f"an empty payload can't be stored: {item.id.kind} {item.id.key.hex()}")
+            lossy, boundary, extra = split_meta(item.meta)
+            prepared.append(_Prepared(name, item.id, payload, checksum(payload), lossy, boundary, extra))
+        return prepared
+
+    def _commit(self, requests: Sequence[_Request]) -> None:
+        """Write what ``requests`` ask for as one group, and settle each of them."""
+        need = sum(item.bytes for request in requests for item in request.items)
+        if self.budget_bytes is not None and self._log.file_bytes + need > self.budget_bytes:
+            self._drop_dead()
+        with self._lock:
+            chosen = self._choose(requests)
+            slots = self._directory.begin([i.name for i in chosen], self._epoch, [i.lossy for i in chosen])
+        if chosen:
+            try:
+                entries = self._write_group(chosen)
+            except OSError as problem:
+                with self._lock:
+                    self._directory.fail(slots)
+                self._commit_failed(requests, problem)
+                return
+            except StoreFailed as problem:
+                with self._lock:
+                    self._directory.fail(slots)
+                for request in requests:
+                    request.done, request.error = True, request.error or problem
+                return
+            except BaseException:
+                with self._lock:
+                    self._directory.abandon(slots)
+                    if self._log.broken is None:  # the log has taken the bytes back
+                        self._directory.quiesce(slots)
+                for request in requests:
+                    request.done, request.error = True, StoreFailed("the writer was interrupted; nothing was kept")
+                raise
+            with self._lock:
+                self._directory.finish(slots, entries)
+        for request in requests:
+            request.done = True
+
+    def _commit_failed(self, requests: Sequence[_Request], problem: OSError) -> None:
+        """Settle a group that the disk refused: a small put must not fail because a big one shared its group."""
+        for request in requests:
+            if request.error is not None:
+                request.done = True
+            elif len(requests) > 1:
+                self._commit([request])
+            else:
+                request.done, request.error = True, self._failure(problem, "nothing was kept")
+
+    def _choose(self, requests: Sequence[_Request]) -> list[_Prepared]:
+        """Which items have to be written. Requests that can't be served get their error; the rest of the group goes on."""
+        chosen: dict[bytes, _Prepared] = {}
+        for request in requests:
+            request.written = 0
+            if self._closed:
+                request.error = StoreClosed(f"{self.path} is closed")
+                continue
+            if request.epoch != self._epoch:
+                request.error = EpochEnded(f"the bytes are of epoch {request.epoch}; now is {self._epoch}")
+                continue
+            trial = dict(chosen)
+            present = self._directory.servable([item.name for item in request.items], self._epoch)
+            for item, there in zip(request.items, present, strict=True):
+                if there and (item.lossy or not self._directory.is_lossy(item.name)):
+                    continue
+                if item.name in trial and (item.lossy or not trial[item.name].lossy):
+                    continue
+                trial[item.name] = item
+                request.written += 1
+            size = self._log.file_bytes + sum(item.bytes for item in trial.values())
+            if self.budget_bytes is not None and size > self.budget_bytes and request.written:
+                request.error = self._over_budget(size)
+                continue
+            chosen = trial
+        return list(chosen.values())
+
+    def _over_budget(self, size: int) -> StoreFull:
+        garbage = self._log.file_bytes - self._directory.live_bytes()
+        hint = f"; collect() frees {garbage}" if garbage else ""
+        return StoreFull(f"{self.path} would take {size} bytes, its budget is {self.budget_bytes}{hint}")
+
+    def _write_group(self, items: Sequence[_Prepared]) -> list[Entry]:
+        headers, payloads = [], []
+        for index, item in enumerate(items):
+            header = self._header(Record.OBJECT, item.id.kind, item.id.key, digest(item.id.salt), item.payload)
+            header = replace(header, payload_checksum=item.checksum, index=index, count=len(items))
+            headers.append(replace(header, lossy=item.lossy, boundary=item.boundary, extra=item.extra))
+            payloads.append(item.payload)
+        segment, placed = self._append(headers, payloads)
+        return [
+            Entry(item.name, self._epoch, item.lossy, segment.number, h.offset, h.payload_bytes, h.stride)
+            for item, h in zip(items, placed, strict=True)
+        ]
+
+    def _append(self, headers: Sequence[Header], payloads: Sequence[Bytes]) -> tuple[Segment, list[Header]]:
+        """Write records as one group; durable when this returns. Returns where they are, as their final headers."""
+        segment, offset = self._log.reserve(sum(header.stride for header in headers))
+        group, placed = self._log.next_group(), []
+        buffers: list[Bytes] = []
+        for index, (header, payload) in enumerate(zip(headers, payloads, strict=True)):
+            header = replace(header, offset=offset, group=group, index=index, count=len(headers))
+            buffers += [encode(header), payload, memoryview(_PAD)[: padding(len(payload))]]
+            offset += header.stride
+            placed.append(header)
+        self._log.write(segment, buffers, offset - segment.size)
+        return segment, placed
+
+    def _header(self, record: Record, kind: str, key: bytes, salt: bytes, payload: Bytes) -> Header:
+        """A header of this namespace and epoch; where it will stand is filled in by `_append`."""
+        stamp = self._stamp
+        return Header(
+            record=record,
+            kind=kind,
+            key=key,
+            salt=salt,
+            stamp_namespace=stamp.namespace,
+            stamp_identity=stamp.identity,
+            stamp_layout=stamp.layouts.get(kind, bytes(32)),
+            stamp_semantics=stamp.semantics,
+            epoch=self._epoch,
+            offset=0,
+            group=0,
+            index=0,
+            count=1,
+            payload_bytes=len(payload),
+            payload_checksum=b"",
+        )
+
+    def _write_tombstones(self, names: Sequence[bytes]) -> None:
+        limit = self._log.last_group + 1
+        payload = pack_tombstones((*self._directory.parts(name), limit) for name in names)
+        header = self._header(Record.TOMBSTONES, "", bytes(32), bytes(32), payload)
+        try:
+            segment, _ = self._append([replace(header, payload_checksum=checksum(payload))], [payload])
+        except OSError as problem:
+            raise self._failure(problem, "nothing was deleted") from problem
+        segment.tombstones = True
+        self._tombstones.update(dict.fromkeys(names, limit))
+
+    def _end_epoch(self) -> None:
+        with self._lock:
+            self._epoch += 1
+            self._directory.expire_all()
+
+    def _failure(self, problem: OSError, what: str) -> StoreFull | StoreFailed:
+        kind = StoreFull if problem.errno in _FULL else StoreFailed
+        return kind(f"{self.path}: {problem.strerror or problem}; {what}")
+
+    # Reading; no lock is held.
+
+    def _read(self, segment: Segment, handle: Handle, name: bytes, target: memoryview) -> Found:
+        """Read one object into ``target``, which is as long as its payload, and judge it. ``target`` is zeroed on a fault."""
+        header = self._read_record(segment, handle.offset, name, target)
+        if isinstance(header, Verdict):
+            target[:] = bytes(len(target))
+            return Found(header)
+        return Found(Verdict.OK, header.meta, header.payload_bytes)
+
+    def _read_record(self, segment: Segment, offset: int, name: bytes, target: memoryview) -> Header | Verdict:
+        block = bytearray(HEADER_BYTES)
+        try:
+            count = self._log.read(segment, offset, [block, target])
+        except OSError:
+            return Verdict.INTEGRITY  # a sector that can't be read is a changed one
+        header = parse(memoryview(block)[:count], offset)
+        if isinstance(header, Verdict):
+            return header
+        verdict = judge(header, self._stamp, header.epoch) or judge_id(header, *self._directory.parts(name))
+        if verdict is not Verdict.OK:
+            return verdict
+        if header.payload_bytes != len(target):
+            return Verdict.INTEGRITY
+        if count < HEADER_BYTES + len(target):
+            return Verdict.TRUNCATED
+        return header if self._fits(target, header.payload_checksum) else Verdict.INTEGRITY
+
+    def _fits(self, payload: bytearray | memoryview, expected: bytes) -> bool:
+        return checksum(payload) == expected
+
+    # Collecting; the writer lock is held.
+
+    def _drop_dead(self) -> None:
+        """Remove files in which nothing is alive; costs no copying. Tombstones must outlive what they bury."""
+        with self._lock:
+            self._directory.sweep()
+            segments = [s for s in self._log.by_number.values() if s.size and not s.tombstones]
+            dead = [s for s in segments if not self._directory.live_bytes_of(s.number)]
+        for segment in dead:
+            try:
+                self._log.remove(segment)
+            except OSError:
+                return  # then there is no more room than before, and the put says so
+
+    def _verify_all(self) -> int:
+        """Read every object; those that are damaged are condemned. Returns how many were."""
+        with self._lock:
+            slots = self._directory.live().tolist()
+        return sum(self._salvage(slot) is None for slot in slots)
+
+    def _compact(self) -> int:
+        """Copy what is alive out of the files with garbage, then remove them. Returns how many corrupt objects it met."""
+        corrupt = 0
+        with self._lock:
+            victims = [s for s in self._log.by_number.values() if s.size > self._directory.live_bytes_of(s.number)]
+            slots = [slot for s in victims for slot in self._directory.live(s.number).tolist()]
+        for segment in victims:
+            segment.appendable = False
+        batch: list[tuple[int, Header, bytearray]] = []
+        for slot in slots:
+            salvaged = self._salvage(slot)
+            if salvaged is None:
+                corrupt += 1
+                continue
+            batch.append((slot, *salvaged))
+            if sum(header.stride for _, header, _ in batch) >= _COPY_BYTES:
+                self._copy(batch)
+                batch = []
+        self._copy(batch)
+        # A tombstone lies in a later file than what it buries, and each removal is durable before the next one.
+        for segment in sorted(victims, key=lambda segment: segment.number):
+            self._log.remove(segment)
+        self._tombstones.clear()
+        return corrupt
+
+    def _salvage(self, slot: int) -> tuple[Header, bytearray] | None:
+        """One durable object's record, or None, and the object is condemned."""
+        with self._lock:
+            name, number, offset, payload_bytes = self._directory.place(slot)
+        payload = bytearray(payload_bytes)
+        header = self._read_record(self._log.by_number[number], offset, name, memoryview(payload))
+        if isinstance(header, Header):
+            return header, payload
+        with self._lock:
+            self._directory.condemn(slot, header)
+        return None
+
+    def _copy(self, batch: Sequence[tuple[int, Header, bytearray]]) -> None:
+        if not batch:
+            return
+        segment, placed = self._append([header for _, header, _ in batch], [payload for *_, payload in batch])
+        with self._lock:
+            for (slot, *_), header in zip(batch, placed, strict=True):
+                self._directory.move(slot, segment.number, header.offset)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} is closed")
+
+
+def _bytes_of(buffer: Readable | Writable) -> memoryview:
+    """A buffer as bytes, without a copy. ValueError unless it is C-contiguous."""
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise ValueError("a payload must be C-contiguous")
+    return view.cast("B") if view.nbytes else memoryview(b"")

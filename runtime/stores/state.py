@@ -1,0 +1,38 @@
+"""The namespace's small durable state: its reset epoch, and how far the log was durable when this was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .files import Files, read_file, replace_file
+from .format import checksum
+from .segments import Mark
+
+NAME = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Contents of the state file. Groups up to ``mark.group`` are known to be durable."""
+
+    epoch: int
+    mark: Mark
+
+    def write(self, files: Files, directory: Path) -> None:
+        """Replace the state file; durable when this returns. Raises OSError, `NotDurable` if the new one may be in place."""
+        text = json.dumps({"epoch": self.epoch, "mark": asdict(self.mark)}, sort_keys=True)
+        replace_file(files, directory / NAME, f"{text}\n{checksum(text.encode()).hex()}\n".encode())
+
+
+def read_state(files: Files, directory: Path) -> State | None:
+    """The state file's contents; None when it is missing or damaged."""
+    data = read_file(files, directory / NAME)
+    if data is None:
+        return None
+    text, _, check = data.partition(b"\n")
+    if check.strip() != checksum(text).hex().encode():
+        return None
+    fields = json.loads(text)
+    return State(fields["epoch"], Mark(**fields["mark"]))
