@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from .model import Machine, Vocabulary
 from .problems import Place, Problem, Problems, SpecError
+from .profile import ProfileSpec, read_profile
+from .protocol import Protocol
+from .protocol_reader import read_protocol
 from .reader import read_machine, read_vocabulary
 from .rules import check_machine, check_vocabulary
 
@@ -22,13 +24,21 @@ class Spec:
 
     vocabulary: Vocabulary
     machines: tuple[Machine, ...]
-    protocols: tuple[Any, ...]
-    profiles: tuple[Any, ...]
+    protocols: tuple[Protocol, ...]
+    profiles: tuple[ProfileSpec, ...]
     root: Path
 
     def machine(self, name: str) -> Machine:
         """The machine of that name; KeyError when there is none."""
         return {machine.name: machine for machine in self.machines}[name]
+
+    def protocol(self, name: str) -> Protocol:
+        """The protocol of that name; KeyError when there is none."""
+        return {protocol.name: protocol for protocol in self.protocols}[name]
+
+    def profile(self, name: str) -> ProfileSpec:
+        """The model profile of that name; KeyError when there is none."""
+        return {profile.name: profile for profile in self.profiles}[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +65,42 @@ def load_spec(directory: Path | None = None) -> Loaded:
     shown = "spec" if directory is None else directory.as_posix()
     problems = Problems()
     vocabulary = read_vocabulary(root / "vocabulary.yaml", f"{shown}/vocabulary.yaml", problems)
-    paths = sorted((root / "objects").glob("*.yaml"), key=_machine_order)
+    paths = sorted(_files(root, "objects", shown, problems), key=_machine_order)
     if not paths:
-        problems.add(
-            "E111", Place(f"{shown}/objects", 1, 1), "there are no machines", "put one YAML file a machine there"
-        )
+        place = Place(f"{shown}/objects", 1, 1)
+        problems.add("E111", place, "there are no machines", "put one YAML file a machine there")
     read = [read_machine(path, f"{shown}/objects/{path.name}", vocabulary, problems) for path in paths]
     machines = tuple(machine for machine in read if machine is not None)
     for machine in machines:
         check_machine(machine, problems)
-    if vocabulary is not None and len(machines) == len(paths):
-        check_vocabulary(vocabulary, machines, problems)
-    if vocabulary is None or problems.found:
+    if vocabulary is None or len(machines) < len(paths):
         return Loaded(None, problems.sorted(), problems.sources)
-    return Loaded(Spec(vocabulary, machines, (), (), root), problems.sorted(), problems.sources)
+    check_vocabulary(vocabulary, machines, problems)
+    names = [machine.name for machine in machines]
+    protocols = [
+        read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, machines, problems)
+        for path in _files(root, "protocols", shown, problems)
+    ]
+    profiles = [
+        read_profile(path, f"{shown}/models/{path.name}", names, problems)
+        for path in _files(root, "models", shown, problems)
+    ]
+    spec = Spec(
+        vocabulary,
+        machines,
+        tuple(protocol for protocol in protocols if protocol is not None),
+        tuple(profile for profile in profiles if profile is not None),
+        root,
+    )
+    return Loaded(None if problems.found else spec, problems.sorted(), problems.sources)
+
+
+def _files(root: Path, folder: str, shown: str, problems: Problems) -> list[Path]:
+    """The YAML files of a folder, by name; a file that looks like YAML but would not be read is a problem."""
+    for path in sorted((root / folder).glob("*.yml")):
+        place = Place(f"{shown}/{folder}/{path.name}", 1, 1)
+        problems.add("E111", place, "a file that ends in .yml is not read", f"rename it to {path.stem}.yaml")
+    return sorted((root / folder).glob("*.yaml"))
 
 
 def _machine_order(path: Path) -> tuple[int, str]:
