@@ -1,4 +1,4 @@
-"""Model profiles -> ``runtime/generated/models.py``: their numbers; the runtime computes offsets and digests from them."""
+"""Model profiles -> ``runtime/generated/models.py``: their numbers; the runtime computes the offsets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _long(key: str, text: str) -> list[str]:
     """A keyword argument of a text that may need several lines."""
     if len(line := f"        {key}={_text(text)},") <= _WIDTH:
         return [line]
-    pieces = textwrap.wrap(text, _WIDTH - 16, drop_whitespace=False, break_on_hyphens=False)
+    pieces = textwrap.wrap(text, _WIDTH - 14, drop_whitespace=False, break_on_hyphens=False)
     return [f"        {key}=(", *(f"            {_text(piece)}" for piece in pieces), "        ),"]
 
 
@@ -113,14 +113,35 @@ def _part(part: PartSpec) -> str:
 
 
 def _layers(layers: tuple[int, ...]) -> str:
-    """A tuple, or a range where the layers are evenly spaced and many."""
-    if len(layers) > 4:
-        step = layers[1] - layers[0]
-        evenly = range(layers[0], layers[-1] + 1, step) if step > 0 else range(0)
-        if tuple(evenly) == layers:
-            bounds = f"{layers[0]}, {layers[-1] + 1}" if step > 1 or layers[0] else str(layers[-1] + 1)
-            return f"tuple(range({bounds}{f', {step}' if step > 1 else ''}))"
-    return _value(layers)
+    """A tuple; where it is long, of ranges."""
+    if len(layers) <= 4:
+        return _value(layers)
+    runs = _runs(layers)
+    if len(runs) == 1:
+        return f"tuple({runs[0].lstrip('*')})"
+    if len(line := f"({', '.join(runs)})") <= _WIDTH - 24:
+        return line
+    return "\n".join(["(", *(f"                    {run}," for run in runs), "                )"])
+
+
+def _runs(layers: tuple[int, ...]) -> list[str]:
+    """``*range(...)`` for each stretch of evenly spaced layers, single numbers for the rest."""
+    runs: list[str] = []
+    start = 0
+    while start < len(layers):
+        end = start + 1
+        step = layers[end] - layers[start] if end < len(layers) else 1
+        while end < len(layers) and layers[end] - layers[end - 1] == step:
+            end += 1
+        if end - start < 3 or step < 1:
+            runs.append(str(layers[start]))
+            start += 1
+            continue
+        bounds = [layers[start], layers[end - 1] + 1, step]
+        shown = bounds[1:2] if bounds[::2] == [0, 1] else bounds[:2] if step == 1 else bounds
+        runs.append(f"*range({', '.join(map(str, shown))})")
+        start = end
+    return runs
 
 
 def _value(value: object) -> str:

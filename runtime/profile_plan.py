@@ -1,14 +1,15 @@
 """From rows and pages to offsets: how a profile's plan becomes layouts.
 
 A plan says what a slot holds; this module decides where. Parts follow each other in the order of groups, layers and
-parts, each on a 16-byte boundary. Parts of a group with a page share pages instead: one page holds ``page.rows`` rows
-of each part, all rows of the first ahead of all rows of the second, and is padded to a multiple of ``page.align``.
+parts, each on a 16-byte boundary. Where a group has a page, its entries and window rows share pages instead: a page
+holds ``page.rows`` rows of each part, all rows of the first ahead of all rows of the second, and is padded to whole
+multiples of ``page.align``. Carried and pending rows follow the pages of their layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,9 @@ from .profile import Group, Profile, ProfileError
 
 PART_ALIGNMENT = 16
 """Bytes; the widest vector load of a copy kernel, and what SGLang's host copy kernel asks of its rows."""
+
+PAGED: tuple[Role, ...] = ("entries", "window")
+"""Rows that lie in pages where a group has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """Pages that the parts of one layer share: rows of each part in a page, and bytes that a page is padded to."""
+    """Pages that entries and window rows of one layer share: rows of each in a page, bytes that a page is padded to."""
 
     rows: int
     align: int = 1
@@ -115,36 +119,34 @@ def lay_out(groups: Sequence[GroupPlan], alignment: int) -> Mapping[str, Layout]
 
 def _place_layer(group: GroupPlan, layer: int, start: int) -> tuple[list[Part], int]:
     """The parts of one layer from byte ``start`` on, and the first byte after them, padding included."""
-    if group.page is None:
-        parts, end = [], start
-        for plan in group.parts:
+    parts, end = [], start
+    if group.page is not None:
+        paged = [plan for plan in group.parts if plan.role in PAGED]
+        end = round_up(end, math.lcm(PART_ALIGNMENT, group.page.align))
+        for suffix in _pages(group, paged):
+            page_start = end
+            for plan in paged:
+                part = _part(group, plan, layer, end, suffix, group.page.rows)
+                parts.append(part)
+                end = part.end
+            end = page_start + round_up(end - page_start, group.page.align)
+    for plan in group.parts:
+        if group.page is None or plan.role not in PAGED:
             part = _part(group, plan, layer, round_up(end, PART_ALIGNMENT))
             parts.append(part)
             end = part.end
-        return parts, end
-    parts, end = [], round_up(start, math.lcm(PART_ALIGNMENT, group.page.align))
-    for suffix in _pages(group, layer):
-        page_start = end
-        for plan in group.parts:
-            part = _part(group, plan, layer, end, suffix, group.page.rows)
-            parts.append(part)
-            end = part.end
-        end = page_start + round_up(end - page_start, group.page.align)
     return parts, end
 
 
-def _pages(group: GroupPlan, layer: int) -> Iterator[str]:
+def _pages(group: GroupPlan, paged: Sequence[PartPlan]) -> list[str]:
     """A suffix for the part names of each page: none for a single page, else .0, .1, ..."""
     assert group.page is not None
-    counts = {plan.rows for plan in group.parts}
-    rows = counts.pop()
-    if counts or rows % group.page.rows:
-        found = f"parts of {sorted({plan.rows for plan in group.parts})} rows in pages of {group.page.rows}"
-        raise ProfileError(
-            f"group {group.name!r} layer {layer}", found, "give all parts the same whole pages"
-        )
-    pages = rows // group.page.rows
-    return iter([""] if pages == 1 else [f".{number}" for number in range(pages)])
+    counts = {plan.rows for plan in paged}
+    if len(counts) != 1 or max(counts) % group.page.rows:
+        found = f"parts of {sorted(counts)} rows in pages of {group.page.rows}"
+        raise ProfileError(f"group {group.name!r}", found, "give all paged parts the same whole number of pages")
+    pages = max(counts) // group.page.rows
+    return [""] if pages == 1 else [f".{number}" for number in range(pages)]
 
 
 def _part(group: GroupPlan, plan: PartPlan, layer: int, offset: int, suffix: str = "", rows: int | None = None) -> Part:

@@ -4,7 +4,399 @@
 from __future__ import annotations
 
 from ..profile import Profile, Profiles
-from ..profile_plan import GroupPlan, PartPlan, ProfilePlan
+from ..profile_plan import GroupPlan, PagePlan, PartPlan, ProfilePlan
+
+
+def deepseek_v32() -> Profile:
+    """DeepSeek-V3.2, FP8 cache."""
+    return ProfilePlan(
+        name="deepseek_v32",
+        title="DeepSeek-V3.2, FP8 cache",
+        source=(
+            "transformers 5.24.0 configuration for shapes; FlashMLA's 656-byte rows and DeepGEMM's indexer pages as "
+            "vLLM 0.33.0 uses them"
+        ),
+        granule=64,
+        identity="weights=deepseek-ai/DeepSeek-V3.2-Exp;positions=rope-yarn;dtype=fp8-ds-mla;scores=none",
+        absent=("uncompressed_tail", "swa_window"),
+        groups=(
+            GroupPlan(
+                name="latent",
+                object="compressed_kv",
+                layers=tuple(range(61)),
+                span=64,
+                parts=(PartPlan("latent", 64, (656,), "uint8", "latent_e4m3_scales_rope_bf16"),),
+            ),
+            GroupPlan(
+                name="indexer",
+                object="indexer_state",
+                layers=tuple(range(61)),
+                page=PagePlan(rows=64, align=1),
+                parts=(
+                    PartPlan("keys", 64, (128,), "float8_e4m3", "index_key"),
+                    PartPlan("scale", 64, (1,), "float32", "scale"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def deepseek_v4_flash() -> Profile:
+    """DeepSeek-V4-Flash, FP8 cache."""
+    return ProfilePlan(
+        name="deepseek_v4_flash",
+        title="DeepSeek-V4-Flash, FP8 cache",
+        source=(
+            "DeepSeek-V4 report (arXiv 2606.19348) 4.2.1 for shapes; vLLM 0.33.0 for pages, padding and the folded bias"
+        ),
+        granule=256,
+        identity="weights=deepseek-ai/DeepSeek-V4-Flash;positions=rope-interleaved;dtype=fp8-ds-mla;scores=folded",
+        window=128,
+        window_policy="checkpoint",
+        retained=1,
+        scores="folded",
+        groups=(
+            GroupPlan(
+                name="csa",
+                object="compressed_kv",
+                layers=tuple(range(2, 43, 2)),
+                ratio=4,
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("data", 64, (576,), "uint8", "latent_e4m3_rope_bf16"),
+                    PartPlan("scale", 64, (8,), "uint8", "scale_ue8m0"),
+                ),
+            ),
+            GroupPlan(
+                name="hca",
+                object="compressed_kv",
+                layers=tuple(range(3, 42, 2)),
+                ratio=128,
+                page=PagePlan(rows=2, align=576),
+                parts=(
+                    PartPlan("data", 2, (576,), "uint8", "latent_e4m3_rope_bf16"),
+                    PartPlan("scale", 2, (8,), "uint8", "scale_ue8m0"),
+                ),
+            ),
+            GroupPlan(
+                name="csa_tail",
+                object="uncompressed_tail",
+                layers=tuple(range(2, 43, 2)),
+                ratio=4,
+                parts=(
+                    PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
+                    PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
+                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="hca_tail",
+                object="uncompressed_tail",
+                layers=tuple(range(3, 42, 2)),
+                ratio=128,
+                parts=(
+                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="window",
+                object="swa_window",
+                layers=tuple(range(43)),
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("data", 128, (576,), "uint8", "latent_e4m3_rope_bf16", "window"),
+                    PartPlan("scale", 128, (8,), "uint8", "scale_ue8m0", "window"),
+                ),
+            ),
+            GroupPlan(
+                name="indexer",
+                object="indexer_state",
+                layers=tuple(range(2, 43, 2)),
+                ratio=4,
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("keys", 64, (128,), "float8_e4m3", "index_key"),
+                    PartPlan("scale", 64, (1,), "float32", "scale"),
+                    PartPlan("overlap_kv", 4, (128,), "float32", "index_kv", "carry"),
+                    PartPlan("overlap_gate", 4, (128,), "float32", "gate_bias_folded", "carry"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def deepseek_v4_pro() -> Profile:
+    """DeepSeek-V4-Pro, FP8 cache."""
+    return ProfilePlan(
+        name="deepseek_v4_pro",
+        title="DeepSeek-V4-Pro, FP8 cache",
+        source=(
+            "DeepSeek-V4 report (arXiv 2606.19348) 4.2.1 for shapes; vLLM 0.33.0 for pages, padding and the folded bias"
+        ),
+        granule=256,
+        identity="weights=deepseek-ai/DeepSeek-V4-Pro;positions=rope-interleaved;dtype=fp8-ds-mla;scores=folded",
+        window=128,
+        window_policy="checkpoint",
+        retained=1,
+        scores="folded",
+        groups=(
+            GroupPlan(
+                name="csa",
+                object="compressed_kv",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("data", 64, (576,), "uint8", "latent_e4m3_rope_bf16"),
+                    PartPlan("scale", 64, (8,), "uint8", "scale_ue8m0"),
+                ),
+            ),
+            GroupPlan(
+                name="hca",
+                object="compressed_kv",
+                layers=(0, *range(1, 60, 2)),
+                ratio=128,
+                page=PagePlan(rows=2, align=576),
+                parts=(
+                    PartPlan("data", 2, (576,), "uint8", "latent_e4m3_rope_bf16"),
+                    PartPlan("scale", 2, (8,), "uint8", "scale_ue8m0"),
+                ),
+            ),
+            GroupPlan(
+                name="csa_tail",
+                object="uncompressed_tail",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                parts=(
+                    PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
+                    PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
+                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="hca_tail",
+                object="uncompressed_tail",
+                layers=(0, *range(1, 60, 2)),
+                ratio=128,
+                parts=(
+                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="window",
+                object="swa_window",
+                layers=tuple(range(61)),
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("data", 128, (576,), "uint8", "latent_e4m3_rope_bf16", "window"),
+                    PartPlan("scale", 128, (8,), "uint8", "scale_ue8m0", "window"),
+                ),
+            ),
+            GroupPlan(
+                name="indexer",
+                object="indexer_state",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                page=PagePlan(rows=64, align=576),
+                parts=(
+                    PartPlan("keys", 64, (128,), "float8_e4m3", "index_key"),
+                    PartPlan("scale", 64, (1,), "float32", "scale"),
+                    PartPlan("overlap_kv", 4, (128,), "float32", "index_kv", "carry"),
+                    PartPlan("overlap_gate", 4, (128,), "float32", "gate_bias_folded", "carry"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def deepseek_v4_pro_bf16() -> Profile:
+    """DeepSeek-V4-Pro, bfloat16 cache."""
+    return ProfilePlan(
+        name="deepseek_v4_pro_bf16",
+        title="DeepSeek-V4-Pro, bfloat16 cache",
+        source="DeepSeek-V4 report (arXiv 2606.19348) 4.2.1 for shapes; vLLM 0.33.0 for the folded bias",
+        granule=256,
+        identity="weights=deepseek-ai/DeepSeek-V4-Pro;positions=rope-interleaved;dtype=bfloat16;scores=folded",
+        window=128,
+        window_policy="checkpoint",
+        scores="folded",
+        groups=(
+            GroupPlan(
+                name="csa",
+                object="compressed_kv",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                parts=(PartPlan("entries", 64, (512,), "bfloat16", "latent"),),
+            ),
+            GroupPlan(
+                name="hca",
+                object="compressed_kv",
+                layers=(0, *range(1, 60, 2)),
+                ratio=128,
+                parts=(PartPlan("entries", 2, (512,), "bfloat16", "latent"),),
+            ),
+            GroupPlan(
+                name="csa_tail",
+                object="uncompressed_tail",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                parts=(
+                    PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
+                    PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
+                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="hca_tail",
+                object="uncompressed_tail",
+                layers=(0, *range(1, 60, 2)),
+                ratio=128,
+                parts=(
+                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                ),
+            ),
+            GroupPlan(
+                name="window",
+                object="swa_window",
+                layers=tuple(range(61)),
+                parts=(PartPlan("keys", 127, (512,), "bfloat16", "latent", "window"),),
+            ),
+            GroupPlan(
+                name="indexer",
+                object="indexer_state",
+                layers=tuple(range(2, 61, 2)),
+                ratio=4,
+                parts=(
+                    PartPlan("keys", 64, (128,), "bfloat16", "index_key"),
+                    PartPlan("overlap_kv", 4, (128,), "float32", "index_kv", "carry"),
+                    PartPlan("overlap_gate", 4, (128,), "float32", "gate_bias_folded", "carry"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def gemma3() -> Profile:
+    """Gemma 3 27B."""
+    return ProfilePlan(
+        name="gemma3",
+        title="Gemma 3 27B",
+        source="published configuration of gemma-3-27b; transformers 5.24.0 Gemma3TextConfig for the layer pattern",
+        granule=16,
+        identity="weights=google/gemma-3-27b-it;positions=rope-local-and-global;dtype=bfloat16;scores=none",
+        window=1024,
+        window_policy="blocks",
+        window_block=16,
+        absent=("uncompressed_tail", "indexer_state"),
+        groups=(
+            GroupPlan(
+                name="full",
+                object="compressed_kv",
+                layers=tuple(range(5, 60, 6)),
+                span=16,
+                parts=(
+                    PartPlan("keys", 16, (16, 128), "bfloat16", "key"),
+                    PartPlan("values", 16, (16, 128), "bfloat16", "value"),
+                ),
+            ),
+            GroupPlan(
+                name="window",
+                object="swa_window",
+                layers=(
+                    *range(5),
+                    *range(6, 11),
+                    *range(12, 17),
+                    *range(18, 23),
+                    *range(24, 29),
+                    *range(30, 35),
+                    *range(36, 41),
+                    *range(42, 47),
+                    *range(48, 53),
+                    *range(54, 59),
+                    60,
+                    61,
+                ),
+                span=16,
+                parts=(
+                    PartPlan("keys", 16, (16, 128), "bfloat16", "key", "window"),
+                    PartPlan("values", 16, (16, 128), "bfloat16", "value", "window"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def gpt_oss() -> Profile:
+    """gpt-oss-120b."""
+    return ProfilePlan(
+        name="gpt_oss",
+        title="gpt-oss-120b",
+        source="transformers 5.24.0 GptOssConfig, whose defaults are those of gpt-oss-120b",
+        granule=16,
+        identity="weights=openai/gpt-oss-120b;positions=rope-yarn;dtype=bfloat16;scores=none",
+        window=128,
+        window_policy="blocks",
+        window_block=16,
+        absent=("uncompressed_tail", "indexer_state"),
+        groups=(
+            GroupPlan(
+                name="full",
+                object="compressed_kv",
+                layers=tuple(range(1, 36, 2)),
+                span=16,
+                parts=(
+                    PartPlan("keys", 16, (8, 64), "bfloat16", "key"),
+                    PartPlan("values", 16, (8, 64), "bfloat16", "value"),
+                ),
+            ),
+            GroupPlan(
+                name="window",
+                object="swa_window",
+                layers=tuple(range(0, 35, 2)),
+                span=16,
+                parts=(
+                    PartPlan("keys", 16, (8, 64), "bfloat16", "key", "window"),
+                    PartPlan("values", 16, (8, 64), "bfloat16", "value", "window"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
+def llama() -> Profile:
+    """Llama 3.1 8B, full attention only."""
+    return ProfilePlan(
+        name="llama",
+        title="Llama 3.1 8B, full attention only",
+        source="published configuration of Llama-3.1-8B",
+        granule=16,
+        identity="weights=meta-llama/Llama-3.1-8B;positions=rope-llama3;dtype=bfloat16;scores=none",
+        absent=("uncompressed_tail", "swa_window", "indexer_state"),
+        groups=(
+            GroupPlan(
+                name="full",
+                object="compressed_kv",
+                layers=tuple(range(32)),
+                span=16,
+                parts=(
+                    PartPlan("keys", 16, (8, 128), "bfloat16", "key"),
+                    PartPlan("values", 16, (8, 128), "bfloat16", "value"),
+                ),
+            ),
+        ),
+    ).profile()
 
 
 def tiny_deepseek_v32() -> Profile:
@@ -200,11 +592,42 @@ def tiny_gpt_oss() -> Profile:
     ).profile()
 
 
+def tiny_llama() -> Profile:
+    """Llama in miniature, random weights."""
+    return ProfilePlan(
+        name="tiny_llama",
+        title="Llama in miniature, random weights",
+        source="shapes of the cache that transformers 5.24.0 builds for a LlamaConfig of these sizes, read off a run",
+        granule=16,
+        identity="weights=tiny-random;positions=rope;dtype=float32;scores=none",
+        absent=("uncompressed_tail", "swa_window", "indexer_state"),
+        groups=(
+            GroupPlan(
+                name="full",
+                object="compressed_kv",
+                layers=(0, 1, 2),
+                parts=(
+                    PartPlan("keys", 16, (2, 16), "float32", "key"),
+                    PartPlan("values", 16, (2, 16), "float32", "value"),
+                ),
+            ),
+        ),
+    ).profile()
+
+
 PROFILES = Profiles(
     {
+        "deepseek_v32": deepseek_v32,
+        "deepseek_v4_flash": deepseek_v4_flash,
+        "deepseek_v4_pro": deepseek_v4_pro,
+        "deepseek_v4_pro_bf16": deepseek_v4_pro_bf16,
+        "gemma3": gemma3,
+        "gpt_oss": gpt_oss,
+        "llama": llama,
         "tiny_deepseek_v32": tiny_deepseek_v32,
         "tiny_deepseek_v4": tiny_deepseek_v4,
         "tiny_gemma3": tiny_gemma3,
         "tiny_gpt_oss": tiny_gpt_oss,
+        "tiny_llama": tiny_llama,
     }
 )

@@ -34,6 +34,7 @@ ITEM_BYTES = {
     "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
 }  # fmt: skip
 ROLES = ("entries", "window", "carry", "pending")
+PAGED = ("entries", "window")  # rows that lie in pages where a group has them
 POLICIES = ("checkpoint", "blocks")
 SCORES = ("raw", "folded")
 SCORE_OF_MEANING = {"gate_raw": "raw", "gate_bias_folded": "folded"}
@@ -61,7 +62,7 @@ class PartSpec:
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """Pages that the parts of a layer share: ``rows`` rows of each, padded to a multiple of ``align`` bytes."""
+    """Pages that entries or window rows of a layer share: ``rows`` rows of each part, padded to ``align`` bytes."""
 
     rows: int
     align: int
@@ -84,7 +85,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySpec:
-    """What a stored object depends on beside its layout; ``scores``: do score rows hold the positional bias?"""
+    """What stored bytes depend on beside their layout; ``scores`` tells whether score rows hold the positional bias."""
 
     weights: str
     positions: str
@@ -288,14 +289,14 @@ class _Profile:
         return GroupSpec(name, kind, layers, ratio, span, page, whole, entry.key.at)
 
     def _layers(self, node: Node | None, what: str) -> tuple[int, ...] | None:
-        """``all``, a list, or ``{from: a, below: b, every: n}``, which is [a, b) in steps of n."""
+        """``all``, a list, or ``{from: a, below: b, every: n, but: layers}``: [a, b) in steps of n, less some."""
         problems, count = self.problems, self.layer_count
         if node is None or count is None:
             return None
         if isinstance(node, Scalar) and node.text == "all":
             return tuple(range(count))
         if isinstance(node, Mapping):
-            keys = keys_of(node, f"the layers of {what}", problems, ("from", "below"), ("every",))
+            keys = keys_of(node, f"the layers of {what}", problems, ("from", "below"), ("every", "but"))
             first = number_of(keys.get("from"), "the first layer", problems, 0, 1023)
             below = number_of(keys.get("below"), "the end of the layers", problems, 0, 1024)
             every = self._number(keys, "every", "the step between layers", 1, 1, 1024)
@@ -317,7 +318,10 @@ class _Profile:
                     "use a first layer below the end",
                 )
                 return None
-            return tuple(range(first, below, every))
+            dropped = self._layers(keys["but"], what) if "but" in keys else ()
+            if dropped is None:
+                return None
+            return tuple(layer for layer in range(first, below, every) if layer not in dropped)
         layers: list[int] = []
         for item in items_of(node, f"the layers of {what}", problems):
             layer = number_of(item, "a layer", problems, 0, 1023)
@@ -418,11 +422,11 @@ class _Profile:
         if rows is None:
             return None
         for part in parts:
-            if part.rows % rows:
+            if part.role in PAGED and part.rows % rows:
                 found = f"part '{part.name}' of {what} has {part.rows} rows, no whole number of pages of {rows}"
                 self.problems.add("E510", keys["rows"].at, found, f"use a divisor of {part.rows}")
         if stated is not None:
-            payload = rows * sum(part.row_bytes for part in parts)
+            payload = rows * sum(part.row_bytes for part in parts if part.role in PAGED)
             padded = -(-payload // align) * align
             if stated != padded:
                 found = (
