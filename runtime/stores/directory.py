@@ -56,6 +56,7 @@ class Directory:
 
         Raises:
             ValueError: a kind that the spec of stored objects does not have.
+
         """
         names = [kind.name.lower() for kind in OndiskPrefixKind]
         unknown = [kind for kind in kinds if kind not in names]
@@ -85,6 +86,7 @@ class Directory:
 
         Raises:
             ValueError: a kind of which this namespace stores nothing.
+
         """
         digests: dict[bytes, bytes] = {}
         names = []
@@ -192,6 +194,7 @@ class Directory:
 
         Returns:
             ``verdict``, or a worse one when the object expired or was condemned meanwhile.
+
         """
         index = np.array([handle.slot])
         if verdict is None:
@@ -219,7 +222,7 @@ class Directory:
         self._expire(slots[self.table.states(slots) == _DURABLE])
 
     def sweep(self) -> int:
-        """Free the slots of expired and corrupt objects that nobody reads; their bytes are garbage. Returns how many."""
+        """Free the slots of expired and corrupt objects that nobody reads. Returns how many."""
         states = self.table.states()
         dead = np.flatnonzero((states == _CORRUPT) | (states == _EXPIRED))
         freed = dead[self.table.evict(dead) == 0]

@@ -1,4 +1,4 @@
-"""The few file operations that a store needs, as a parameter, so that tests can make each of them fail or a machine lose power.
+"""The few file operations that a store needs, as a parameter: tests make each of them fail, or let the power go.
 
 `RealFiles` is the operating system. Durability is explicit: bytes are safe after `sync`, names after `sync_directory`;
 until then a power cut may keep any part of them, in any order.
@@ -80,6 +80,7 @@ class Files(Protocol):
 
         Raises:
             StoreLocked: somebody has it; the message says who.
+
         """
         ...
 
@@ -184,6 +185,7 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
     Raises:
         NotDurable: the new one is in place, but a crash may bring the old one back.
         OSError: the old one is in place.
+
     """
     temporary = path.with_name(path.name + TEMPORARY)
     handle = files.open(temporary, write=True)

@@ -63,8 +63,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One record's header. ``offset``, ``group``, ``index`` and ``count`` say where it belongs: record ``index`` of the
-    ``count`` that were written and synced together, at byte ``offset`` of its file.
+    """One record's header.
+
+    ``offset``, ``group``, ``index`` and ``count`` say where it belongs: it is record ``index`` of the ``count`` that
+    were written and synced together, at byte ``offset`` of its file.
     """
 
     record: Record
@@ -135,6 +137,7 @@ def split_meta(meta: Meta) -> tuple[bool, int | None, Meta]:
 
     Raises:
         ValueError: a value is of a type that can't be stored, or there is more than a header holds.
+
     """
     for name, value in meta.items():
         if not isinstance(value, (int, str)):
@@ -188,6 +191,7 @@ def parse(block: bytes | bytearray | memoryview, offset: int) -> Header | Verdic
 
     Returns:
         TRUNCATED for less than a block, FORMAT for another magic or an unknown version, INTEGRITY for damage.
+
     """
     if len(block) < HEADER_BYTES:
         return Verdict.TRUNCATED

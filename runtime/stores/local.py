@@ -5,7 +5,7 @@
                                  lock                held by the one writer
                                  00000001.segment    see segments.py
 
-A put is acknowledged after its bytes, and the name of the file they are in, are synced; puts of several threads that come
+A put is acknowledged after its bytes, and the name of the file they are in, are synced; puts that several threads make
 at the same time share one sync. Killed or cut off from power at any point, the store reopens with every acknowledged
 object, nothing torn, and the group that was being written either whole or gone.
 """
@@ -133,6 +133,7 @@ class LocalStore:
             StoreLocked: another writer has it open; the message names it.
             StoreFailed: the directory can't be read or written.
             ValueError: a kind or format that can't be stored.
+
         """
         if namespace.format != FORMAT_VERSION:
             raise ValueError(f"this version stores format {FORMAT_VERSION}; the namespace asks for {namespace.format}")
@@ -224,7 +225,7 @@ class LocalStore:
                 ended = self._directory.close(opened, verdict)
                 self._log.release(segment)
                 self._readable.notify_all()
-        if ended is None or ended is found.verdict and found.verdict is Verdict.OK:
+        if ended is None or ended is found.verdict is Verdict.OK:
             return found
         view[: opened.payload_bytes] = bytes(opened.payload_bytes)
         return Found(ended)
@@ -234,6 +235,7 @@ class LocalStore:
 
         Raises:
             StoreFull, StoreFailed: nothing was deleted.
+
         """
         names = self._directory.names(ids)
         with self._writer:
@@ -252,6 +254,7 @@ class LocalStore:
 
         Raises:
             StoreFull, StoreFailed: the old epoch goes on, unless the message says that the new one is not durable yet.
+
         """
         with self._writer:
             with self._lock:
@@ -263,7 +266,7 @@ class LocalStore:
             except NotDurable as problem:
                 self._log.broken = "a reset is not durable; reset again"
                 self._end_epoch()
-                raise StoreFailed(f"epoch {self._epoch} has begun but may not survive a power cut: {problem}") from problem
+                raise StoreFailed(f"epoch {self._epoch} has begun but a power cut may undo it: {problem}") from problem
             except OSError as problem:
                 self._sweep_temporaries()
                 raise self._failure(problem, "the epoch was not ended") from problem
@@ -273,7 +276,7 @@ class LocalStore:
         return self._epoch
 
     def collect(self, *, verify: bool = False) -> Collected:
-        """Free the bytes of expired, deleted and corrupt objects by copying what is alive out of files that hold garbage.
+        """Free the bytes of expired, deleted and corrupt objects: copy what is alive out of files that hold garbage.
 
         Crash-safe: copies are durable before the old files go. Needs room for the copies, whatever the budget says.
 
@@ -282,6 +285,7 @@ class LocalStore:
 
         Raises:
             StoreFull, StoreFailed: what was copied so far stays valid; call again.
+
         """
         with self._writer:
             self._check_open()
@@ -358,7 +362,7 @@ class LocalStore:
             now.write(self._files, self.path)
 
     def _load(self, scans: Sequence[Scan]) -> None:
-        """Fill the directory from headers. The last record of a name counts; one that can be served before any other."""
+        """Fill the directory from headers. The last record of a name counts, and before all one that can be served."""
         for scanned in scans:
             for header in scanned.headers:
                 if header.record is Record.TOMBSTONES and header.stamp_namespace == self._stamp.namespace:
@@ -380,7 +384,8 @@ class LocalStore:
                     size, payload = header.stride, header.payload_bytes
                     best[name] = (rank, Entry(name, epoch, header.lossy, number, header.offset, payload, size), verdict)
         if best:
-            self._directory.recover([entry for _, entry, _ in best.values()], [verdict for *_, verdict in best.values()])
+            _, entries, verdicts = zip(*best.values(), strict=True)
+            self._directory.recover(entries, verdicts)
 
     def _load_tombstones(self, segment: Segment, header: Header) -> None:
         payload = bytearray(header.payload_bytes)
@@ -457,7 +462,7 @@ class LocalStore:
                 request.done, request.error = True, self._failure(problem, "nothing was kept")
 
     def _choose(self, requests: Sequence[_Request]) -> list[_Prepared]:
-        """Which items have to be written. Requests that can't be served get their error; the rest of the group goes on."""
+        """Which items have to be written. A request that can't be served gets its error; the others go on."""
         chosen: dict[bytes, _Prepared] = {}
         for request in requests:
             request.written = 0
@@ -558,7 +563,7 @@ class LocalStore:
     # Reading; no lock is held.
 
     def _read(self, segment: Segment, handle: Handle, name: bytes, target: memoryview) -> Found:
-        """Read one object into ``target``, which is as long as its payload, and judge it. ``target`` is zeroed on a fault."""
+        """Read one object into ``target``, as long as its payload, and judge it. On a fault ``target`` is zeroed."""
         header = self._read_record(segment, handle.offset, name, target)
         if isinstance(header, Verdict):
             target[:] = bytes(len(target))
@@ -607,7 +612,7 @@ class LocalStore:
         return sum(self._salvage(slot) is None for slot in slots)
 
     def _compact(self) -> int:
-        """Copy what is alive out of the files with garbage, then remove them. Returns how many corrupt objects it met."""
+        """Copy what is alive out of the files with garbage and remove them. Returns how many corrupt objects it met."""
         corrupt = 0
         with self._lock:
             victims = [s for s in self._log.by_number.values() if s.size > self._directory.live_bytes_of(s.number)]
@@ -658,7 +663,7 @@ class LocalStore:
 
 def _bytes_of(buffer: Readable | Writable) -> memoryview:
     """A buffer as bytes, without a copy. ValueError unless it is C-contiguous."""
-    view = memoryview(buffer)
+    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
     if not view.c_contiguous:
         raise ValueError("a payload must be C-contiguous")
     return view.cast("B") if view.nbytes else memoryview(b"")

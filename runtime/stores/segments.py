@@ -2,8 +2,8 @@
 
     00000001.segment    record | record | record ...      every record starts at a multiple of 4096
 
-A *group* is what one sync makes durable. Groups are numbered, and group n is begun only when n - 1 is synced; so after a
-crash only the newest group is in doubt, and `settle` keeps it if it is whole, byte for byte, and cuts it off otherwise.
+A *group* is what one sync makes durable. Groups are numbered, and one is begun only when all before it are synced; so
+after a crash only the newest is in doubt: `settle` keeps it if it is whole, byte for byte, and cuts it off otherwise.
 Names, epochs and verdicts of objects belong to ``local.py``. Writers call under one lock; reading needs none.
 """
 
@@ -105,10 +105,11 @@ class Segments:
         return scans
 
     def settle(self, scans: Sequence[Scan], namespace: bytes, mark: Mark) -> int:
-        """Decide about what a crash left: keep the newest group durably or cut it off, and remove bytes past the log's end.
+        """Decide about what a crash left: keep the newest group, durably, or cut it off; remove bytes past the end.
 
         Returns:
             Bytes of leftovers that were removed.
+
         """
         mine = [(h.group, s) for s in scans for h in s.headers if h.stamp_namespace == namespace]
         top, last = max(mine, key=lambda pair: (pair[0], pair[1].segment.number), default=(0, None))
@@ -154,6 +155,7 @@ class Segments:
 
         Raises:
             OSError: it was not written, and as far as the disk still obeys nothing of it is left.
+
         """
         try:
             self.files.write(segment.handle, buffers, segment.size)

@@ -21,7 +21,7 @@ class State:
     mark: Mark
 
     def write(self, files: Files, directory: Path) -> None:
-        """Replace the state file; durable when this returns. Raises OSError, `NotDurable` if the new one may be in place."""
+        """Replace the state file; durable when this returns. Raises what `replace_file` raises."""
         text = json.dumps({"epoch": self.epoch, "mark": asdict(self.mark)}, sort_keys=True)
         replace_file(files, directory / NAME, f"{text}\n{checksum(text.encode()).hex()}\n".encode())
 

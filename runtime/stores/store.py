@@ -92,6 +92,7 @@ class Namespace:
         layouts: digest of the slot layout of each kind, part meanings included.
         semantics: meaning of score rows and the like, beyond the layouts.
         format: version of the stored object's format.
+
     """
 
     model_identity: str
@@ -125,6 +126,7 @@ class Namespace:
 
         Raises:
             KeyError, TypeError: a field is missing or is of another type.
+
         """
         layouts = {str(kind): str(digest) for kind, digest in dict(data["layouts"]).items()}
         return cls(str(data["model_identity"]), layouts, str(data["semantics"]), int(data["format"]))
@@ -145,7 +147,7 @@ class ObjectId:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Answer of a read: ``length`` payload bytes and the writer's ``meta`` when the verdict is OK, else 0 and nothing."""
+    """Answer of a read: ``length`` payload bytes and the writer's ``meta`` if the verdict is OK, else 0 and nothing."""
 
     verdict: Verdict
     meta: Meta = field(default_factory=dict)
@@ -215,6 +217,7 @@ class Store(Protocol):
         Raises:
             StoreFull, StoreFailed, EpochEnded, StoreClosed: nothing was kept.
             ValueError: a kind, key, payload or meta that can't be stored.
+
         """
         ...
 
@@ -227,7 +230,7 @@ class Store(Protocol):
         ...
 
     def reset(self) -> int:
-        """End the epoch durably: nothing stored before is ever served again, late stores included. Returns the new one."""
+        """End the epoch durably: nothing stored before is served again, nor late stores. Returns the new epoch."""
         ...
 
     def usage(self) -> Usage:
