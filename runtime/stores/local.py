@@ -343,6 +343,8 @@ class LocalStore:
             described = self.path / "namespace.json"
             if described.name not in files.list_directory(self.path):
                 replace_file(files, described, json.dumps(self.namespace.as_json(), indent=2).encode() + b"\n")
+            # A killed process may have left names that are visible only: what is served from now on must not go away.
+            files.sync_directory(self.path)
         except BaseException:
             files.close(handle)
             raise

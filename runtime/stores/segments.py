@@ -89,7 +89,7 @@ class Segments:
         return sum(segment.size for segment in self.by_number.values())
 
     def open_all(self) -> list[Scan]:
-        """Open and scan the files that exist, in the order of their numbers."""
+        """Open and scan the files that exist, in the order of their numbers. Their names must be durable."""
         scans = []
         for name in self.files.list_directory(self.directory):
             number = segment_number(name)
@@ -120,7 +120,6 @@ class Segments:
             if self._whole(last, namespace, top):
                 # The process may have been killed between writing and syncing: served only once it is durable.
                 self.files.sync(last.segment.handle)
-                self.files.sync_directory(self.directory)
             else:
                 removed += self._cut(last, last.end(top - 1, namespace), mark)
         active = last.segment.number if last is not None else mark.segment
