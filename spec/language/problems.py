@@ -30,6 +30,15 @@ class Problem:
     fix: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CodeInfo:
+    """One kind of problem: a title, why it is one, and an example of what is wrong and what is right."""
+
+    title: str
+    explanation: str
+    example: str  # YAML; a line that is wrong has "# wrong" at its end
+
+
 class SpecError(Exception):
     """A spec that cannot be used; for callers who want an exception rather than a list."""
 

@@ -1,0 +1,103 @@
+"""Problem codes E4xx: protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .problems import CodeInfo
+
+PROTOCOL_CODES: Mapping[str, CodeInfo] = {
+    "E401": CodeInfo(
+        "an unknown bound",
+        "Sizes are numbers, or names declared under 'bounds:', which `kvfsm check --bound` may change.",
+        "bounds: {slots: 2}\nmachines: {window: {machine: swa_window, slots: slot}}    # wrong: slots",
+    ),
+    "E402": CodeInfo(
+        "a bound that nothing uses",
+        "Changing it would change nothing; it is a leftover, or something should have used it.",
+        "bounds: {slots: 2, readers: 2}    # wrong when nothing says readers",
+    ),
+    "E403": CodeInfo(
+        "an unknown machine",
+        "Instances are of machines in objects/, and a mutant is of a machine that its protocol uses.",
+        "window: {machine: swa_windw, slots: 2}     # wrong\nwindow: {machine: swa_window, slots: 2}    # right",
+    ),
+    "E404": CodeInfo(
+        "a field that cannot be narrowed so",
+        "Narrowing makes fields of numbers smaller for checking, never wider; states and named values "
+        "stay as they are.",
+        "narrow: {pins: 40}    # wrong: pins has 12 bits",
+    ),
+    "E405": CodeInfo(
+        "an unknown role",
+        "Actors play actors of vocabulary.yaml.",
+        "plays: reeder    # wrong\nplays: reader    # right",
+    ),
+    "E406": CodeInfo(
+        "an unknown type of a local",
+        "A local is a slot number (a bound), a field's type ({like: instance.field}), bool, or u1 to u8.",
+        "locals: {seen: {like: window.generaton}}    # wrong",
+    ),
+    "E407": CodeInfo(
+        "an unknown event",
+        "Actors fire events of the machine that stands in the slot.",
+        "fire: [{on: 'window[slot]', event: pinn}]    # wrong",
+    ),
+    "E408": CodeInfo(
+        "an event of another actor",
+        "An event is fired by the actors that its machine names under 'by:'.",
+        "reader: fire: [{on: 'window[slot]', event: evict}]    # wrong: evictor's",
+    ),
+    "E409": CodeInfo(
+        "an unknown local",
+        "Steps choose and assign the actor's own locals.",
+        "do: {slto: 1}    # wrong\ndo: {slot: 1}    # right",
+    ),
+    "E410": CodeInfo(
+        "an unknown step",
+        "'then:', 'refused:' and 'fair:' name steps; fairness names them as actor.step.",
+        "then: mtach    # wrong\nthen: match    # right",
+    ),
+    "E411": CodeInfo(
+        "arguments that do not fit the event",
+        "'with:' gives every argument of the event, and no other.",
+        "fire: [{on: 'window[slot]', event: unpin}]    # wrong: no expected",
+    ),
+    "E412": CodeInfo(
+        "a value that may not fit",
+        "What is assigned or handed over must be proved to fit, given the step's own guard.",
+        "do: {tries: tries + 1}                        # wrong\n"
+        "when: tries < 3\n"
+        "do: {tries: tries + 1}                        # right for u2",
+    ),
+    "E413": CodeInfo(
+        "a choice from another type",
+        "'choose:' takes any value of the local's own type.",
+        "locals: {slot: slots}\nchoose: {slot: bool}    # wrong",
+    ),
+    "E414": CodeInfo(
+        "a refusal that cannot happen",
+        "'refused:' says where a refused event leads; this step fires none.",
+        "use: {refused: match}    # wrong",
+    ),
+    "E415": CodeInfo(
+        "not a slot of an instance",
+        "'on:' is instance[slot], where the slot is a number or a local within the instance's slots.",
+        "on: window         # wrong\non: window[slot]    # right",
+    ),
+    "E416": CodeInfo(
+        "a step that nothing leads to",
+        "Steps follow one another in order unless 'then:' or 'refused:' leads elsewhere.",
+        "match: {then: match}\nuse: {}    # wrong: never reached",
+    ),
+    "E417": CodeInfo(
+        "a file that is named otherwise",
+        "A protocol stands in a file of its own name.",
+        "protocol: read    # wrong in evict.yaml",
+    ),
+    "E418": CodeInfo(
+        "a property of nothing",
+        "A property of a protocol speaks of slots and actors.",
+        "always: {fine: {that: true}}    # wrong",
+    ),
+}
