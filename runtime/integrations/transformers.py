@@ -18,7 +18,7 @@ one granule from token 0 (``chunks`` yields them).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,14 +32,6 @@ from .places import CSA, HCA, INDEXED, PLACES, SLIDING, Place, dtype_of
 from .replay import replay_tokens, run_frozen
 
 __all__ = ["Mismatch", "TransformersAdapter", "chunks"]
-
-
-class Slots(Protocol):
-    """What the adapter needs of a lease or a fill: bytes of one part, and the layouts they were laid out by."""
-
-    def view(self, kind: str, part: str, layer: int) -> NDArray[np.uint8]:
-        """Bytes [slots, rows, row_bytes] of one part."""
-        ...
 
 
 class Mismatch(KvfsmError):
@@ -127,7 +119,7 @@ class TransformersAdapter:
             Mismatch: the layout of an object has another digest. Meanings are part of it, so score rows with the bias
                 folded in are never taken for raw ones.
         """
-        theirs: Mapping[str, Layout] = slots.layouts
+        theirs: Mapping[str, Layout] = slots.manager.profile.layouts
         for kind, layout in self.profile.layouts.items():
             found = theirs.get(kind)
             if found is None or found.digest != layout.digest:
@@ -226,10 +218,10 @@ class TransformersAdapter:
         if part.role == "entries":
             last = fill.boundary // part.ratio
             rows = rows[last - part.rows * len(target) : last]
-        elif len(target) != self._slots_at_a_boundary(part):
+        elif len(target) > self._slots_at_a_boundary(part):
             raise Mismatch(
                 f"{kind} layer {part.layer} part {part.name!r}",
-                f"a fill of one granule, {self._slots_at_a_boundary(part)} slots",
+                f"a fill of one granule, at most {self._slots_at_a_boundary(part)} slots",
                 f"{len(target)} slots, while carried and window rows exist at the last boundary only",
                 "publish after each granule",
             )

@@ -6,13 +6,10 @@ bytes can be damaged where a manager would never damage them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kvfsm.runtime.arena import Arena
-from kvfsm.runtime.layout import Layout
 from kvfsm.runtime.profile import Profile
 
 TRAILING = ("uncompressed_tail", "swa_window")
@@ -45,7 +42,7 @@ class PlainFill:
         self.slots = 1
         self.boundary = (granule + 1) * store.profile.granule
         self.kinds = store.profile.kinds
-        self.layouts: Mapping[str, Layout] = store.profile.layouts
+        self.manager = store  # what the adapter asks of a manager is its profile
 
     def view(self, kind: str, part: str, layer: int) -> NDArray[np.uint8]:
         each = self.store.slots_a_granule(kind)
@@ -59,7 +56,7 @@ class PlainLease:
     def __init__(self, store: PlainStore, length: int) -> None:
         self.store = store
         self.length = length
-        self.layouts: Mapping[str, Layout] = store.profile.layouts
+        self.manager = store
         self.reads = 0
 
     def view(self, kind: str, part: str, layer: int) -> NDArray[np.uint8]:

@@ -1,0 +1,199 @@
+"""Run the whole chain on real models: publish, match, validate, acquire, restore, compute, and compare every bit.
+
+  kvfsm demo                            four tiny random-weight models, about a minute on two cores
+  kvfsm demo --model tiny-deepseek-v4   one of them
+  kvfsm demo --json                     {"ok", "models": [{"model", "bit_identical", "requests": [...]}]}
+  kvfsm demo --keep DIR                 leave the on-disk store in DIR, for `kvfsm store ls DIR`
+
+Each model runs several prompts cold, which share prefixes as a system prompt, a second turn and a branch do, and
+publishes its state at block boundaries. Then it runs them warm: from memory, from packed blocks, with windows kept only
+at checkpoints, and in a new process from disk. Where exactness is claimed, logits and final cache equal those of a cold
+run to the last bit; what is approximate (replayed windows, FP8) is shown with its error. Exit code 1 on any mismatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...runtime.backend import Backend
+    from .demo_report import ModelReport, Round
+    from .demo_rounds import Stage
+
+HELP = "restore prefixes on four tiny models and compare with cold runs"
+
+MODELS = ("tiny-deepseek-v4", "tiny-deepseek-v32", "tiny-gpt-oss", "tiny-gemma3")
+
+FRESH_SECONDS_MAX = 300
+
+Tell = Callable[[str], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    parser.add_argument(
+        "--model",
+        action="append",
+        choices=MODELS,
+        metavar="NAME",
+        help=f"run only this one; may be repeated: {', '.join(MODELS)}",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="put the on-disk store there and leave it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo: 0 bit-identical, 1 a mismatch or an unsound spec, 2 torch or transformers is missing."""
+    missing = _missing()
+    if missing:
+        print(f"kvfsm demo needs {' and '.join(missing)}: pip install 'kvfsm[transformers]'", file=sys.stderr)
+        return 2
+    from rich.console import Console
+
+    from .demo_report import as_json, print_end, print_model, print_spec
+    from .demo_spec import spec_report
+
+    begun = time.monotonic()
+    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+    with _progress() as tell:
+        tell("checking the spec and what was generated from it")
+        spec = spec_report()
+        if not args.json:
+            print_spec(console, spec)
+        with _directory(args.keep) as directory:
+            reports = demonstrate(args.model or MODELS, directory, tell)
+    seconds = time.monotonic() - begun
+    if args.json:
+        print(json.dumps(as_json(spec, reports, seconds)))
+    else:
+        for report in reports:
+            print_model(console, report)
+        print_end(console, reports, seconds)
+    return 0 if spec["ok"] and all(report.bit_identical for report in reports) else 1
+
+
+def demonstrate(
+    models: Sequence[str], directory: Path, tell: Tell, backend: Backend | None = None
+) -> tuple[ModelReport, ...]:
+    """All rounds of some models. Stores and exchanged files lie in ``directory``; ``backend`` moves the bytes.
+
+    The thread count of this process is fixed for the run, since bits depend on it, and put back.
+    """
+    import torch
+
+    from ...runtime.integrations import tiny_models
+    from .demo_rounds import set_stage
+
+    threads = torch.get_num_threads()
+    tiny_models.fix_threads()
+    try:
+        played = []
+        for name in models:
+            stage = set_stage(name, tell)
+            rounds, facts, faults = _rounds_here(stage, directory, tell, backend)
+            played.append((stage, rounds, facts, faults))
+        fresh = _rounds_in_a_new_process([stage for stage, *_ in played], directory, tell)
+    finally:
+        torch.set_num_threads(threads)
+    return tuple(
+        _report(stage, [rounds[0], fresh[stage.name], *rounds[1:]], facts, faults)
+        for stage, rounds, facts, faults in played
+    )
+
+
+def _rounds_here(
+    stage: Stage, directory: Path, tell: Tell, backend: Backend | None
+) -> tuple[list[Round], list[tuple[str, str]], list[str]]:
+    """Publish, which also writes through to disk, then every round that this process can show."""
+    from ...runtime.policy import WindowPolicy
+    from .demo_rounds import make_manager, open_store, packed_round, publish_all, warm_round, window_round
+
+    profile = stage.cast.profile
+    rounds, facts, faults = [], [], []
+    with open_store(profile, str(directory)) as store:
+        manager = make_manager(profile, store=store, backend=backend)
+        published = publish_all(stage, manager, tell)
+        usage = store.usage()
+        kept = f"on disk {usage.objects} objects, {usage.bytes:,} bytes"
+        facts.append(("published", f"{published} blocks of {profile.granule} tokens; {kept}"))
+        rounds.append(warm_round(stage, manager, tell))
+        rounds.append(packed_round(stage, manager, tell, lossy=False))
+        audit = manager.audit()
+        faults += [f"audit: {violation}" for violation in audit.violations]
+    if profile.window is not None:
+        rounds.append(window_round(stage, WindowPolicy.checkpoint(2 * profile.granule), tell))
+        rounds.append(window_round(stage, WindowPolicy.none(), tell))
+    manager = make_manager(profile, backend=backend)
+    publish_all(stage, manager, tell)
+    rounds.append(packed_round(stage, manager, tell, lossy=True))
+    return rounds, facts, faults
+
+
+def _rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tell) -> dict[str, Round]:
+    """One new process reads every prompt of every model from disk; this one compares."""
+    from .demo_fresh import load_traces
+    from .demo_report import Round
+    from .demo_rounds import judge
+
+    tell("a new process with empty memory reads from disk")
+    with tempfile.TemporaryDirectory(prefix="kvfsm-demo-") as folder:
+        prompts, traces = Path(folder, "prompts.json"), Path(folder, "traces.pt")
+        asked = {stage.name: [list(request.tokens) for request in stage.requests] for stage in stages}
+        prompts.write_text(json.dumps(asked), "utf-8")
+        command = [sys.executable, "-m", f"{__package__}.demo_fresh", str(directory), str(prompts), str(traces)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FRESH_SECONDS_MAX)
+        if done.returncode:
+            raise RuntimeError(f"the new process ended with {done.returncode}:\n{done.stderr}")
+        found = load_traces(str(traces))
+    return {
+        stage.name: Round("new process", "empty memory, from disk", judge(stage, found[stage.name]), stage.expected())
+        for stage in stages
+    }
+
+
+def _report(stage: Stage, rounds: list[Round], facts: list[tuple[str, str]], faults: list[str]) -> ModelReport:
+    from .demo_report import ModelReport
+
+    profile = stage.cast.profile
+    shape = f"{profile.title}; blocks of {profile.granule} tokens"
+    return ModelReport(stage.name, shape, tuple(rounds), tuple(facts), tuple(faults))
+
+
+def _missing() -> list[str]:
+    from importlib.util import find_spec
+
+    return [name for name in ("torch", "transformers") if find_spec(name) is None]
+
+
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    """The folder for the store: the one to keep, or one that vanishes."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="kvfsm-demo-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A line on stderr that says what is being done; plain silence where stderr is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("starting") as status:
+
+        def tell(what: str) -> None:
+            status.update(what)
+
+        yield tell
