@@ -181,6 +181,9 @@ class _Profile:
             )
         if len(whole) == len(groups) and groups:
             self._granule_fits(keys.get("granule"), whole)
+            if self.window and not any(part.role == "window" for group in whole for part in group.parts):
+                fix = "add a group with 'rows: window', or drop the window"
+                problems.add("E507", keys["window"].at, "no group holds the window's rows", fix)
         if name is None or title is None or source is None or identity is None or self.granule is None:
             return None
         return ProfileSpec(
@@ -321,7 +324,10 @@ class _Profile:
             dropped = self._layers(keys["but"], what) if "but" in keys else ()
             if dropped is None:
                 return None
-            return tuple(layer for layer in range(first, below, every) if layer not in dropped)
+            left = tuple(layer for layer in range(first, below, every) if layer not in dropped)
+            if not left:
+                problems.add("E502", keys["but"].at, f"{what} has no layers: all are left out", "leave some in")
+            return left or None
         layers: list[int] = []
         for item in items_of(node, f"the layers of {what}", problems):
             layer = number_of(item, "a layer", problems, 0, 1023)
@@ -404,7 +410,7 @@ class _Profile:
                 "E513",
                 node.at,
                 f"the meaning of {what} must be one lower_snake_case word",
-                "such as key, value or gate_raw",
+                "write one such as key, value or gate_raw",
             )
         stated = SCORE_OF_MEANING.get(meaning)
         if role == "carry" and stated is not None and stated != self.scores:
