@@ -1,0 +1,137 @@
+"""What the manager answers: verdicts, the reasons behind them, and what each kind of object had to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+
+class AnswerKind(StrEnum):
+    """The verdict of a match."""
+
+    HIT = "HIT"
+    MISS = "MISS"
+    HIT_PENDING = "HIT_PENDING"
+    RETRY = "RETRY"
+    STALE = "STALE"
+    REJECT = "REJECT"
+
+
+class Reason(StrEnum):
+    """Why an answer is shorter than one may have hoped, or why something was refused."""
+
+    GRANULE = "GRANULE"
+    LAYOUT = "LAYOUT"
+    INTERSECT = "INTERSECT"
+    ALIGN = "ALIGN"
+    LEASE = "LEASE"
+    IDENTITY = "IDENTITY"
+    INTEGRITY = "INTEGRITY"
+    ADMISSION = "ADMISSION"
+    POOL_FULL = "POOL_FULL"
+    GAP = "GAP"
+    EPOCH = "EPOCH"
+    STALE = "STALE"
+    NOT_KEPT = "NOT_KEPT"
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Reason.GRANULE: "only whole granules are reused, and the prompt holds none before its last token",
+    Reason.LAYOUT: "the slots' layout is not the one that the kernel asks for",
+    Reason.INTERSECT: "no length is valid in every kind of object at once",
+    Reason.ALIGN: "an address or stride is off the alignment that the kernel or the I/O mode needs",
+    Reason.LEASE: "the lease is somebody else's, was released already, or is of another manager",
+    Reason.IDENTITY: "the keys are of another model",
+    Reason.INTEGRITY: "stored bytes did not verify",
+    Reason.ADMISSION: "more is asked for than the pool will ever hold",
+    Reason.POOL_FULL: "not enough slots are free, and not enough can be evicted",
+    Reason.GAP: "the chain before the range is not resident",
+    Reason.EPOCH: "the epoch in which it was begun has ended",
+    Reason.STALE: "what was matched is gone or was replaced since",
+    Reason.NOT_KEPT: "the window policy keeps none; the answer says what to replay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAnswer:
+    """What one kind says: its verdict on the joint length, and the greatest length that it alone could serve.
+
+    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY or ABSENT. ``length`` (tokens) is for reports only: nothing
+    but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
+    """
+
+    verdict: str
+    length: int
+    tier: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One request's side of an answer: its digests, and the handles (slot, generation) that the match saw last.
+
+    In every paged kind a granule leaves only after those behind it, so the last granule's handle stands for the whole chain.
+    """
+
+    digests: list[bytes] = field(repr=False)
+    salt: bytes = field(repr=False)
+    handles: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to bring into fast memory so that ``boundary`` granules can be read.
+
+    ``wanted`` has the places to load of each kind; ``expand`` is the range of granules whose packed KV must be expanded.
+    """
+
+    claim: Claim
+    boundary: int
+    wanted: Mapping[str, npt.NDArray[np.int64]]
+    expand: range
+    tokens: int
+
+    @property
+    def objects(self) -> int:
+        """Stored objects to read."""
+        return sum(len(places) for places in self.wanted.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The verdict of one validated read. A hint until it is acquired: others may run in between.
+
+    Attributes:
+        kind: the verdict.
+        length: tokens that can be reused; under HIT_PENDING, once ``plan`` is loaded.
+        now: tokens that can be reused without loading anything; equals ``length`` under HIT.
+        exact: whether the reuse gives the very bits of a cold run under the same chunk schedule.
+        replay: tokens to compute again before first use, with the cached entries frozen; None when there are none.
+        reason: why it is no longer; None under a full hit.
+        layer: the layer that had the last word.
+        detail: the reason with its numbers.
+        objects: what each of the five kinds says.
+        plan: what ``load`` needs; None unless HIT_PENDING.
+        claims: what ``acquire`` checks again, one for each request.
+    """
+
+    kind: AnswerKind
+    length: int
+    now: int
+    exact: bool
+    replay: range | None
+    reason: Reason | None
+    layer: str
+    detail: str
+    objects: Mapping[str, ObjectAnswer] = field(default_factory=lambda: MappingProxyType({}))
+    plan: Plan | None = None
+    claims: tuple[Claim, ...] = ()

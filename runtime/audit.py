@@ -1,0 +1,105 @@
+"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), and the index's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .pool import Pool
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Counts by kind and state, and violations as sentences that begin with the invariant's name.
+
+    ``dropped`` names leases that nobody holds any more but that were never released: their slots stay protected.
+    """
+
+    counts: Mapping[str, Mapping[str, int]]
+    violations: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.violations
+
+
+def audit(manager: Manager) -> Audit:
+    """Audit a manager; the caller holds its lock. Costs a pass over all slots and the index."""
+    violations = [f"index: {text}" for text in manager.core.index.audit()]
+    counts = {}
+    for kind, pool in manager.core.pools.items():
+        counts[kind] = pool.table.count_by_state()
+        violations += [f"{text} ({kind})" for text in _kind(manager, kind, pool)]
+    dropped = tuple(
+        f"lease {number} of {receipt.owner!r} was dropped without release"
+        for number, (receipt, reference) in manager.receipts.items()
+        if reference() is None
+    )
+    return Audit(counts, tuple(violations), dropped)
+
+
+def _kind(manager: Manager, kind: str, pool: Pool) -> list[str]:
+    wrong: list[str] = []
+    every = np.arange(len(pool))
+    free = pool.in_state(every, "free")
+    retired = pool.generations(every) == pool.table.LAYOUT.field("generation").high
+    stacked = pool.free_slots
+    if len(np.unique(stacked)) != len(stacked):
+        wrong.append("S1: a slot is on the free stack twice")
+    if not np.array_equal(np.sort(stacked), every[free & ~retired]):
+        wrong.append(f"S1: {len(stacked)} slots on the free stack, {int((free & ~retired).sum())} words are free")
+    for name in ("pins", "holds"):
+        if pool.table.fields(name, every[free]).any():
+            wrong.append(f"S2: a free slot has {name}")
+    known = _known(manager, kind)
+    where = np.concatenate([slots for slots in known.values()]) if known else np.empty(0, np.intp)
+    if len(np.unique(where)) != len(where):
+        wrong.append(f"S1: a slot is known twice among {', '.join(known)}")
+    if not np.array_equal(np.sort(where), every[~free]):
+        lost = np.setdiff1d(every[~free], where)[:5].tolist()
+        extra = np.setdiff1d(where, every[~free])[:5].tolist()
+        wrong.append(f"S1: slots in use that nobody knows: {lost}; known slots that are free: {extra}")
+    pins = np.zeros(len(pool), np.int64)
+    for receipt in [receipt for receipt, _ in manager.receipts.values()] + list(manager.parked):
+        if kind in receipt.slots:
+            slots = receipt.slots[kind]
+            pins[slots] += 1
+            if not np.array_equal(pool.generations(slots), receipt.generations[kind]):
+                wrong.append(f"S3: lease {receipt.lease_id} covers slots that were taken anew")
+    manager.requests.count_pins(kind, pins)
+    if not np.array_equal(pool.table.fields("pins"), pins):
+        slot = int(np.flatnonzero(pool.table.fields("pins") != pins)[0])
+        wrong.append(f"S3: slot {slot} has {int(pool.table.fields('pins')[slot])} pins, leases account for {int(pins[slot])}")
+    return wrong
+
+
+def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
+    """Who knows which slots of a kind: each slot in use is known exactly once."""
+    core = manager.core
+    known: dict[str, Any] = {"orphans": core.orphans[kind]}
+    indexed = []
+    for segment in core.index.below(core.index.root):
+        if kind in core.paged:
+            n = core.paged.index(kind)
+            indexed.append(segment.slots[n][: segment.live[n]])
+        elif kind in core.trailing:
+            held = segment.trails[core.trailing.index(kind)]
+            if held is not None:
+                indexed.append(held.everything()[1])
+    known["index"] = np.concatenate(indexed) if indexed else np.empty(0, np.intp)
+    for fill in manager.fills.values():
+        if kind in fill.slots:
+            known[f"fill {fill.fill_id}"] = fill.slots[kind]
+    for ticket in manager.tickets.values():
+        known[f"ticket {ticket.ticket_id}"] = ticket.all_slots(kind)
+    known["live requests"] = manager.requests.slots(kind)
+    return {name: np.asarray(slots, np.intp) for name, slots in known.items()}

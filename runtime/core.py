@@ -1,0 +1,245 @@
+"""What the manager keeps under its lock: pools, the index over them, and the moves between the two.
+
+Nothing here takes a lock or moves bytes. Every change of a word is an event of the generated tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Reason
+from .arena import Arena
+from .errors import Refused
+from .eviction import Flat, LeafFirst
+from .generated import KINDS
+from .index import Index, Segment, Spot
+from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
+from .policy import WindowPolicy
+from .pool import Pool, Slots
+from .profile import Profile
+
+Buffers = Mapping[str, npt.NDArray[np.uint8]]
+
+
+class Core:
+    """Pools and index of one profile.
+
+    Args:
+        profile: the served model.
+        slots: slots of each kind the profile has.
+        cold: slots for packed copies of compressed KV.
+        policy: which windows the index keeps.
+        buffers: memory for arenas, by kind; own memory where there is none.
+
+    Raises:
+        ValueError: ``slots`` names other kinds than the profile has.
+        ProfileError: a pool whose offsets the kernels' ABI can't form.
+    """
+
+    def __init__(
+        self, profile: Profile, slots: Mapping[str, int], cold: int, policy: WindowPolicy, buffers: Buffers
+    ) -> None:
+        self.profile, self.policy = profile, policy
+        rules = rules_of(profile)
+        if set(slots) != set(rules):
+            raise ValueError(f"slots are given for {sorted(slots)}; {profile.name} has {sorted(rules)}")
+        self.pools: dict[str, Pool] = {}
+        for kind, kind_rules in rules.items():
+            layout = profile.layouts[kind]
+            layout.check_pool(slots[kind], profile.offset_bits)
+            arena = Arena(layout, slots[kind], buffer=buffers.get(kind))
+            is_cold = cold if kind == "compressed_kv" else 0
+            self.pools[kind] = Pool(kind, KINDS[kind], arena, kind_rules, is_cold)
+        self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)
+        self.trailing = tuple(
+            kind for kind in rules if kind not in self.paged and (kind != "swa_window" or policy.keep != "none")
+        )
+        self.kinds = self.paged + self.trailing
+        self.cold_bytes: dict[int, tuple[bytes, int]] = {}  # cold slot -> packed bytes, version
+        self.lossy_slots = 0  # slots of compressed KV that were made from lossy bytes, some of which may be gone
+        self.clear()
+
+    def clear(self) -> None:
+        """Start with an empty index; what the pools hold is no longer found."""
+        specs = [trail_of(self.profile, kind) for kind in self.trailing]
+        self.index = Index(len(self.paged), specs)
+        self.leaf_first = {kind: LeafFirst(n, self.pools[kind], self.index) for n, kind in enumerate(self.paged)}
+        self.flat = {kind: Flat(n, self.pools[kind], self.index) for n, kind in enumerate(self.trailing)}
+        if not hasattr(self, "orphans"):
+            self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
+
+    # ---- what the index says --------------------------------------------------------------------------------------
+
+    def places(self, kind: str, boundary: int) -> Numbers:
+        """Places that a boundary needs of a kind."""
+        if kind in self.paged:
+            return np.arange(boundary)
+        spec = self.index.specs[self.trailing.index(kind)]
+        if not boundary:
+            return np.empty(0, np.int64)
+        return np.arange(spec.first(boundary), boundary * spec.per if spec.blocks else boundary + 1)
+
+    def slots_at(self, kind: str, spot: Spot, boundary: int) -> npt.NDArray[np.int32]:
+        """Slots that hold those places."""
+        if kind in self.paged:
+            return self.index.slots(self.paged.index(kind), spot, 0, boundary)
+        return self.index.trail_slots(self.trailing.index(kind), spot, boundary)
+
+    def handle(self, kind: str, spot: Spot, boundary: int) -> int:
+        """The slot that stands for the others: of the last granule, or of the boundary's last block."""
+        if kind in self.paged:
+            segment = self.index.climb(spot.segment, boundary)
+            return int(segment.slots[self.paged.index(kind)][boundary - 1 - segment.base])
+        trail = self.trailing.index(kind)
+        spec = self.index.specs[trail]
+        found = self.index.find(trail, spot, boundary * spec.per - 1 if spec.blocks else boundary)
+        if found is None:
+            raise KeyError(f"{kind} is not resident at boundary {boundary}")
+        return found
+
+    def versions(self, kind: str, spot: Spot, places: Numbers) -> Numbers:
+        """Version of the KV that indexer keys at these granules belong to; for other kinds nothing depends on it."""
+        versions = np.full(len(places), PREFILL_VERSION, np.int64)
+        if kind == "indexer_state" and len(places) and "compressed_kv" in self.paged:
+            low, live = int(places[0]), self.index.live(self.paged.index("compressed_kv"), spot)
+            high = min(int(places[-1]) + 1, live)
+            if high > low:
+                slots = self.index.slots(self.paged.index("compressed_kv"), spot, low, high)
+                known = places < high
+                versions[known] = self.pools["compressed_kv"].table.fields("version", slots)[places[known] - low]
+        return versions
+
+    # ---- room -----------------------------------------------------------------------------------------------------
+
+    def make_room(self, kind: str, count: int) -> None:
+        """Evict until ``count`` slots of a kind are free.
+
+        Raises:
+            Refused: ADMISSION when the pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted then.
+        """
+        pool = self.pools[kind]
+        if pool.free >= count:
+            return
+        if count > pool.hot:
+            raise Refused(Reason.ADMISSION, "pool", f"{count} slots of {kind}, and the pool has {pool.hot}")
+        self.sweep(kind)
+        if pool.free >= count:
+            return
+        evictable = len(pool.eligible(np.arange(pool.hot)))
+        if pool.free + evictable < count:
+            what = f"{count} slots of {kind}: {pool.free} free, {evictable} evictable, of {pool.hot}"
+            raise Refused(Reason.POOL_FULL, "pool", what)
+        while pool.free < count and self.evict(kind, count - pool.free):
+            pass
+        if pool.free < count:
+            raise Refused(Reason.POOL_FULL, "pool", f"{count} slots of {kind}: {pool.free} free, the rest is in use")
+
+    def evict(self, kind: str, count: int) -> int:
+        """Evict up to ``count`` slots of a kind by its spec's rules; returns how many went."""
+        before = self.sweep(kind)
+        if before >= count:
+            return before
+        if kind in self.leaf_first:
+            done = before + self.leaf_first[kind].evict(count - before)
+            self._forget_cold()
+            return done
+        if kind in self.flat:
+            return before + self.flat[kind].evict(count - before)
+        return before
+
+    def retire(self, kind: str, slots: npt.NDArray[Any]) -> None:
+        """Slots that the index dropped: nobody new reads them, and they are free once their readers are gone."""
+        if not len(slots):
+            return
+        index = slots.astype(np.intp)
+        pool = self.pools[kind]
+        waiting = index[pool.in_state(index, "resident", "packed", "stale")]  # what is being packed is freed by its packer
+        pool.must("expire", waiting, "pool", expected=pool.generations(waiting))
+        self.orphans[kind] = np.concatenate((self.orphans[kind], waiting))
+        self.sweep(kind)
+
+    def sweep(self, kind: str) -> int:
+        """Free retired slots that nobody reads any more; returns how many went."""
+        waiting = self.orphans[kind]
+        if not len(waiting):
+            return 0
+        pool = self.pools[kind]
+        gone = pool.eligible(waiting)
+        pool.release("evict", gone)
+        self.orphans[kind] = waiting[~np.isin(waiting, gone)]
+        self._forget_cold()
+        return len(gone)
+
+    def offer(self, segment: Segment, at: int) -> None:
+        """Leases or transfers on the chain up to granule ``at`` have ended: its end may be evicted."""
+        segment = self.index.climb(segment, at)
+        for leaves in self.leaf_first.values():
+            leaves.offer(segment)
+
+    # ---- publication ----------------------------------------------------------------------------------------------
+
+    def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
+
+        Held granules are replaced where they can't serve: packed ones, and indexer keys of another version than their KV.
+        For trailing kinds the fresh ones are in the index afterwards.
+        """
+        if kind in self.trailing:
+            trail = self.trailing.index(kind)
+            held = self.index.add(trail, spot, places.tolist(), slots.astype(np.int32))
+            self.flat[kind].own(slots[~held], places[~held], spot.segment)
+            return ~held
+        n = self.paged.index(kind)
+        low, live = int(places[0]), min(self.index.live(n, spot), int(places[-1]) + 1)
+        taken = places >= live
+        if live > low:
+            old = self.index.slots(n, spot, low, live)
+            table = self.pools[kind].table
+            if kind == "compressed_kv":
+                taken[: live - low] = self.pools[kind].in_state(old, "packed")
+            else:
+                taken[: live - low] = table.fields("version", old) != self.versions(kind, spot, places[: live - low])
+        return taken
+
+    def place(self, kind: str, spot: Spot, places: Numbers, slots: Slots, fresh: npt.NDArray[np.bool_]) -> None:
+        """Put the fresh slots of a paged kind, now readable, where the index finds them; retire what they replace."""
+        if not fresh.any():
+            return
+        n, low, high = self.paged.index(kind), int(places[0]), int(places[-1]) + 1
+        live, ready = min(self.index.live(n, spot), high), self.index.ready(n, spot)
+        merged = slots.astype(np.int32)
+        replaced = merged[:0]
+        if live > low:
+            old = self.index.slots(n, spot, low, live)
+            replaced = old[fresh[: live - low]]
+            merged[: live - low] = np.where(fresh[: live - low], merged[: live - low], old)
+        self.index.put(n, spot, low, merged, high if low <= ready else ready)
+        self.retire(kind, replaced)
+
+    def settle(self, spot: Spot, kept: Mapping[str, Slots], clock: int) -> None:
+        """Stamp newly kept slots and offer the chain's end to eviction."""
+        for kind, slots in kept.items():
+            self.pools[kind].stamp(slots, clock)
+        if spot.segment is not self.index.root:
+            for leaves in self.leaf_first.values():
+                leaves.offer(spot.segment)
+
+    def check_chain(self, spot: Spot, start: int, kinds: Sequence[str]) -> None:
+        """Raise Refused (GAP) unless every paged kind among ``kinds`` is resident over [0, start)."""
+        for n, kind in enumerate(self.paged):
+            live = self.index.live(n, spot) if kind in kinds else start
+            if live < start:
+                what = f"{kind} is resident over {live} granules, and the range starts at {start}"
+                raise Refused(Reason.GAP, "publish", what)
+
+    def _forget_cold(self) -> None:
+        """Drop the packed bytes of cold slots that were evicted."""
+        if self.cold_bytes:
+            pool = self.pools["compressed_kv"]
+            slots = np.fromiter(self.cold_bytes, np.intp, len(self.cold_bytes))
+            for slot in slots[pool.in_state(slots, "free")].tolist():
+                del self.cold_bytes[slot]

@@ -1,0 +1,162 @@
+"""Which slots go first, by the eviction rules of the specs and nothing else.
+
+``structure: leaf_first`` keeps chains whole: a heap holds the segments that are leaves of a kind, ordered by the spec's keys of
+their last slot, and the longest evictable run at the end of a segment goes at once. Entries are lazy: keys only grow while a
+segment waits, so an entry that turns out too young is put back.
+
+``structure: flat`` takes any slot: one vectorised sort fills a queue of victims, each checked again when its turn comes, so
+that the cost of the sort is shared by many evictions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+
+from .index import Index, Segment
+from .pool import Pool, Slots
+
+_BATCH = 64  # granules evicted at a time, so that one granule more does not cost a heap visit each
+Key = tuple[Any, ...]
+
+
+def order_key(pool: Pool, slot: int) -> Key:
+    """The spec's order keys of one slot, as a tuple that sorts first what goes first."""
+    eviction = pool.table.EVICTION
+    if eviction is None:
+        return ()
+    index = np.array([slot], np.intp)
+    return tuple(_ascending(key.by(pool.table, pool.meta, index), key.first) for key in eviction.order)
+
+
+def _ascending(value: Any, first: str) -> int:
+    number = int(np.asarray(value).reshape(-1)[0])
+    return {"true": 1 - number, "highest": -number}.get(first, number)
+
+
+class LeafFirst:
+    """Evicts the ends of chains of one paged kind.
+
+    Args:
+        kind: the kind's place among the paged kinds of the index.
+        pool: its slots.
+        index: the tree.
+    """
+
+    def __init__(self, kind: int, pool: Pool, index: Index) -> None:
+        self.kind, self.pool, self.index = kind, pool, index
+        self._heap: list[tuple[Key, int, Segment]] = []
+        self._queued: set[Segment] = set()
+        self._serial = 0
+
+    def offer(self, segment: Segment) -> None:
+        """A segment may now be a leaf with nothing that protects its last slot."""
+        kind = self.kind
+        if segment.live[kind] and not segment.live_kids[kind] and segment not in self._queued:
+            self._push(order_key(self.pool, int(segment.slots[kind][segment.live[kind] - 1])), segment)
+
+    def evict(self, count: int) -> int:
+        """Evict up to ``count`` slots, ends of chains first; returns how many went."""
+        kind, pool, done, seen = self.kind, self.pool, 0, 0
+        while done < count and self._heap:
+            key, _, segment = heapq.heappop(self._heap)
+            self._queued.discard(segment)
+            live = segment.live[kind]
+            if segment.parent is None or not live or segment.live_kids[kind]:
+                continue
+            now = order_key(pool, int(segment.slots[kind][live - 1]))
+            if now > key and seen < len(self._heap):
+                seen += 1
+                self._push(now, segment)
+                continue
+            seen = 0
+            tail = segment.slots[kind][max(0, live - max(_BATCH, count - done)) : live].astype(np.intp)
+            run = self._evictable_run(tail)
+            if not run:
+                continue  # offered again when its leases and transfers end
+            keep = live - min(run, count - done)
+            gone = self.index.cut(kind, segment, keep).astype(np.intp)
+            pool.release("evict", gone)
+            done += len(gone)
+            if keep:
+                self.offer(segment)
+            else:
+                self.offer(segment.parent)
+            self.index.prune(segment)
+        return done
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, estimated."""
+        return 160 * len(self._heap)
+
+    def _evictable_run(self, slots: Slots) -> int:
+        """How many of the last slots may be evicted, counted from the end."""
+        free = np.isin(slots, self.pool.eligible(slots))
+        blocked = np.flatnonzero(~free[::-1])
+        return int(blocked[0]) if len(blocked) else len(slots)
+
+    def _push(self, key: Key, segment: Segment) -> None:
+        self._serial += 1
+        self._queued.add(segment)
+        heapq.heappush(self._heap, (key, self._serial, segment))
+
+
+class Flat:
+    """Evicts single slots of one trailing kind.
+
+    Args:
+        trail: the kind's place among the trailing kinds of the index.
+        pool: its slots.
+        index: the tree.
+    """
+
+    def __init__(self, trail: int, pool: Pool, index: Index) -> None:
+        self.trail, self.pool, self.index = trail, pool, index
+        self.segments = np.full(len(pool), None, object)  # where the index holds a slot; None when it does not
+        self.places = np.zeros(len(pool), np.int64)
+        self._queue = np.empty((3, 0), np.int64)  # victims in order: slot, generation, last use
+
+    def own(self, slots: Slots, places: np.ndarray[Any, Any], segment: Segment) -> None:
+        """The index now holds these slots at these places, at or above ``segment``."""
+        self.segments[slots], self.places[slots] = segment, places
+
+    def drop_all(self, slots: Slots) -> None:
+        """Take slots out of the index."""
+        for slot in slots.tolist():
+            if (segment := self.segments[slot]) is not None:
+                self.index.drop(self.trail, segment, int(self.places[slot]))
+        self.segments[slots] = None
+
+    def evict(self, count: int) -> int:
+        """Evict up to ``count`` slots in the spec's order; returns how many went."""
+        done, refilled = 0, False
+        while done < count:
+            if not self._queue.shape[1]:
+                if refilled or not self._refill(max(_BATCH, count - done)):
+                    break
+                refilled = True
+            gone = self._take_victims(count - done)
+            self.drop_all(gone)
+            self.pool.release("evict", gone)
+            done += len(gone)
+            refilled = refilled and not len(gone)
+        return done
+
+    def _take_victims(self, count: int) -> Slots:
+        """The next queued victims that are still what they were, and still evictable."""
+        (slots, generations, used), self._queue = self._queue[:, :count], self._queue[:, count:]
+        same = (self.pool.meta["last_use"][slots] == used) & (self.pool.generations(slots) == generations)
+        return self.pool.eligible(slots[same])
+
+    def _refill(self, count: int) -> bool:
+        """Queue the next victims; False when there are none."""
+        pool, eviction = self.pool, self.pool.table.EVICTION
+        if eviction is None:
+            return False
+        slots = eviction.ordered(pool.table, pool.meta, pool.eligible())[: max(count, len(pool) // 16)]
+        used = pool.meta["last_use"][slots].astype(np.int64)
+        self._queue = np.stack((slots, pool.generations(slots), used))
+        return bool(len(slots))

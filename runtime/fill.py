@@ -1,0 +1,87 @@
+"""Fills: slots that one writer owns until it publishes or abandons them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .layout import Layout
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+
+class Fill:
+    """Slots for granules [start, stop) of one chain, not matchable yet. Owned by one thread at a time.
+
+    Attributes:
+        start, stop: granules.
+        boundary: tokens up to ``stop``: where the rows of boundary kinds must end.
+        kinds: kinds that have slots here; under some window policies the window is not among them.
+        places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
+        slots: by kind, intp [n].
+        fill_id, owner, epoch: who holds it, and since when.
+    """
+
+    __slots__ = (
+        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "owner", "places", "salt", "slots",
+        "start", "stop",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        manager: Manager,
+        fill_id: int,
+        owner: str,
+        epoch: int,
+        digests: list[bytes],
+        salt: bytes,
+        extent: tuple[int, int],
+        slots: Mapping[str, npt.NDArray[np.intp]],
+        places: Mapping[str, npt.NDArray[np.int64]],
+        generations: Mapping[str, npt.NDArray[np.int64]],
+    ) -> None:
+        self._manager = manager
+        self.fill_id = fill_id
+        self.owner = owner
+        self.epoch = epoch
+        self.digests = digests
+        self.salt = salt
+        self.start, self.stop = extent
+        self.boundary = self.stop * manager.profile.granule
+        self.slots = slots
+        self.places = places
+        self.generations = generations
+        self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
+
+    @property
+    def manager(self) -> Manager:
+        """The manager that gave it."""
+        return self._manager
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """How the slots of each kind lie."""
+        return self._manager.profile.layouts
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds that have slots here."""
+        return tuple(self.slots)
+
+    def view(self, kind: str, part: str, layer: int) -> npt.NDArray[np.uint8]:
+        """Bytes of one part to write, uint8 [slots, rows, row_bytes]; the same array each time.
+
+        Memory of the slots themselves where they lie at equal distances, else staged and copied in by ``publish``.
+        """
+        key = (kind, part, layer)
+        if key not in self._staged:
+            self._staged[key] = self._manager.read(kind, part, layer, self.slots[kind])
+        return self._staged[key]
+
+    def staged(self) -> Mapping[tuple[str, str, int], npt.NDArray[np.uint8]]:
+        """Views handed out so far, by (kind, part, layer)."""
+        return self._staged

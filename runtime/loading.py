@@ -1,0 +1,339 @@
+"""Loads: a ticket reserves slots, bytes arrive in them layer by layer, and all of it becomes readable at once or none.
+
+Packed granules of the same plan are expanded under the same ticket. A ticket ends once: done, failed, or aborted; after an abort its slots stay
+quarantined until the transfer is known to have stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Plan, Reason
+from .errors import Refused
+from .generated import Refusal
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+Slots = npt.NDArray[np.intp]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Slots of one kind that one ticket fills. ``begin`` and ``done`` are the events that open and close it."""
+
+    kind: str
+    places: Numbers
+    slots: Slots
+    generations: Numbers
+    versions: Numbers
+    lossy: npt.NDArray[np.bool_]
+    begin: str
+    done: str
+    landed: int = 0
+
+
+@dataclass(slots=True)
+class Ticket:
+    """An open load. Its methods are called by whoever moves the bytes; each is atomic.
+
+    ``state`` is "open", then "done", "failed", "aborted", and after an abort "quiesced".
+    """
+
+    loader: Loader
+    ticket_id: int
+    owner: str
+    epoch: int
+    plan: Plan
+    batches: list[_Batch]
+    held: Slots  # packed slots that the expansion reads
+    state: str = "open"
+    held_generations: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def slots(self, kind: str) -> Slots:
+        """Destination slots of the store's objects of a kind, in the order of the plan's places."""
+        found = [batch.slots for batch in self.batches if batch.kind == kind and batch.begin == "load_begin"]
+        return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    def all_slots(self, kind: str) -> Slots:
+        """All slots of a kind that are known to this ticket alone."""
+        found = [batch.slots for batch in self.batches if batch.kind == kind]
+        return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    def land(self, kind: str) -> int:
+        """One more layer of a kind has arrived in all its slots; returns the layers that are there."""
+        return self.loader.land(self, kind)
+
+    def use_layer(self, layer: int) -> Refusal | None:
+        """Whether a reader may use one layer (its place, from 0) of everything that is loaded: None, or the first refusal.
+
+        KV and the indexer keys that route to it are both asked.
+        """
+        return self.loader.use_layer(self, layer)
+
+    def done(self, ok: bool = True) -> None:
+        """The transfer has ended. If well, all of it is readable from now on; if not, nothing is left of it.
+
+        Raises:
+            Refused: INCOMPLETE when layers are missing; the ticket is open still. LEASE when it has ended before.
+        """
+        self.loader.done(self, ok)
+
+    def abort(self) -> None:
+        """The owner has gone while bytes may still arrive: the slots are quarantined."""
+        self.loader.abort(self)
+
+    def quiesce(self) -> None:
+        """An aborted transfer is known to have stopped: its slots are free."""
+        self.loader.quiesce(self)
+
+
+class Loader:
+    """Runs the tickets of a manager."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._numbers = itertools.count(1)
+        self.tickets: dict[int, Ticket] = {}
+
+    def load(self, plan: Plan, owner: str) -> None:
+        """Run a plan's ticket to its end."""
+        ticket = self.begin(plan, owner)
+        try:
+            ok = self._transfer(ticket)
+        except BaseException:
+            self.done(ticket, False)
+            raise
+        if ok:
+            for kind in dict.fromkeys(batch.kind for batch in ticket.batches):
+                if kind in self._manager.core.paged:
+                    for _ in self._manager.profile.layouts[kind].layers:
+                        self.land(ticket, kind)
+        self.done(ticket, ok)
+
+    def begin(self, plan: Plan, owner: str) -> Ticket:
+        """Reserve all slots of a plan, or none."""
+        manager, core = self._manager, self._manager.core
+        with manager.lock:
+            spot = core.index.locate(plan.claim.digests, plan.boundary)
+            self._check_packed(plan, spot)
+            counts = {kind: len(places) for kind, places in plan.wanted.items()}
+            need = dict(counts)
+            if plan.expand:
+                need["compressed_kv"] = need.get("compressed_kv", 0) + len(plan.expand)
+            held = self._hold_packed(plan, spot)
+            try:
+                for kind, count in need.items():
+                    core.make_room(kind, count)
+                given = {}
+                versions = {}
+                for kind, places in plan.wanted.items():
+                    versions[kind] = core.versions(kind, spot, places)
+                    given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
+                slots = manager.take(counts, "load_begin", given)
+            except Refused:
+                self._unhold(held[0], held[1])
+                raise
+            batches = [
+                _Batch(
+                    kind,
+                    places,
+                    slots[kind],
+                    core.pools[kind].generations(slots[kind]),
+                    versions[kind],
+                    np.zeros(len(places), np.bool_),
+                    "load_begin",
+                    "load_done",
+                )
+                for kind, places in plan.wanted.items()
+            ]
+            if plan.expand:
+                batches.append(self._expansion(plan, held[0]))
+            number = next(self._numbers)
+            ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
+            self.tickets[number] = ticket
+            return ticket
+
+    def land(self, ticket: Ticket, kind: str) -> int:
+        """See ``Ticket.land``."""
+        with self._manager.lock:
+            self._check(ticket, "open")
+            landed = 0
+            for batch in ticket.batches:
+                if batch.kind == kind:
+                    pool = self._manager.core.pools[kind]
+                    pool.must("land", batch.slots, "load", expected=batch.generations, layer=batch.landed)
+                    batch.landed += 1
+                    landed = batch.landed
+            return landed
+
+    def use_layer(self, ticket: Ticket, layer: int) -> Refusal | None:
+        """See ``Ticket.use_layer``."""
+        core = self._manager.core
+        with self._manager.lock:
+            for batch in ticket.batches:
+                if batch.kind in core.paged:
+                    pool = core.pools[batch.kind]
+                    given = pool.rules.use_layer(layer, batch.versions)
+                    if code := pool.fire("use_layer", batch.slots, expected=batch.generations, **given):
+                        return Refusal(code)
+            return None
+
+    def done(self, ticket: Ticket, ok: bool) -> None:
+        """See ``Ticket.done``."""
+        manager, core = self._manager, self._manager.core
+        with manager.lock:
+            if ticket.state == "aborted":
+                self._free_aborted(ticket, "late")
+                return
+            self._check(ticket, "open")
+            ok = ok and ticket.epoch == manager.epoch
+            spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
+            ok = ok and self._still_fits(ticket, spot)
+            if ok:
+                self._check_landed(ticket)
+                self._publish(ticket)
+            else:
+                for batch in ticket.batches:
+                    pool = core.pools[batch.kind]
+                    given = pool.rules.load_done(False, batch.lossy)
+                    pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
+                    pool.release("discard", batch.slots, expected=batch.generations)
+            self._end(ticket, "done" if ok else "failed")
+
+    def abort(self, ticket: Ticket) -> None:
+        """See ``Ticket.abort``."""
+        with self._manager.lock:
+            self._check(ticket, "open")
+            for batch in ticket.batches:
+                pool = self._manager.core.pools[batch.kind]
+                pool.must("load_abort", batch.slots, "load", expected=batch.generations)
+            ticket.state = "aborted"
+            self._unhold(ticket.held, ticket.held_generations)
+            ticket.held = ticket.held[:0]
+
+    def quiesce(self, ticket: Ticket) -> None:
+        """See ``Ticket.quiesce``."""
+        with self._manager.lock:
+            self._check(ticket, "aborted")
+            self._free_aborted(ticket, "quiesced")
+
+    # ---- helpers; the caller holds the lock, except in _transfer -----------------------------------------------------
+
+    def _transfer(self, ticket: Ticket) -> bool:
+        """Move all bytes of a ticket; False when the store can't give one of the objects."""
+        manager, plan = self._manager, ticket.plan
+        for batch in ticket.batches:
+            arena = manager.core.pools[batch.kind].arena.bytes
+            if batch.begin == "expand_begin":
+                blobs = [manager.core.cold_bytes[slot][0] for slot in ticket.held.tolist()]
+                data = manager.backend.expand(manager.profile.layouts["compressed_kv"], blobs)
+                manager.backend.scatter(arena, batch.slots, data)
+                continue
+            if manager.store is None:
+                return False
+            ids = manager.object_of(plan.claim.digests, plan.claim.salt, batch.kind, batch.places)
+            for n, (slot, name) in enumerate(zip(batch.slots.tolist(), ids, strict=True)):
+                found = manager.store.get(name, arena[slot])
+                if found.verdict != 0:
+                    return False
+                batch.lossy[n] = bool(found.meta.get("lossy", False))
+        return True
+
+    def _publish(self, ticket: Ticket) -> None:
+        """Everything has landed: make it readable, and give back what others published meanwhile."""
+        manager, core, plan = self._manager, self._manager.core, ticket.plan
+        spot = core.index.extend(plan.claim.digests, plan.boundary)
+        kept: dict[str, Slots] = {}
+        for batch in sorted(ticket.batches, key=lambda batch: (core.kinds.index(batch.kind), int(batch.places[0]))):
+            pool = core.pools[batch.kind]
+            given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy)
+            pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
+            if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
+                self._unhold(ticket.held, ticket.held_generations)
+                ticket.held = ticket.held[:0]
+            fresh = core.fresh(batch.kind, spot, batch.places, batch.slots)
+            if batch.kind in core.paged:
+                core.place(batch.kind, spot, batch.places, batch.slots, fresh)
+            pool.release("evict", batch.slots[~fresh])
+            core.lossy_slots += int(batch.lossy[fresh].sum()) if batch.kind == "compressed_kv" else 0
+            before = kept.get(batch.kind, batch.slots[:0])
+            kept[batch.kind] = np.concatenate((before, batch.slots[fresh]))
+        core.settle(spot, kept, manager.clock())
+
+    def _check_landed(self, ticket: Ticket) -> None:
+        for batch in ticket.batches:
+            if batch.kind in self._manager.core.paged:
+                layers = len(self._manager.profile.layouts[batch.kind].layers)
+                if batch.landed < layers:
+                    what = f"{batch.kind}: {batch.landed} of {layers} layers have landed"
+                    raise Refused(Refusal.INCOMPLETE, "load", what)
+
+    def _still_fits(self, ticket: Ticket, spot: Any) -> bool:
+        """Whether the chain before each batch is still there."""
+        core = self._manager.core
+        first: dict[str, int] = {}
+        for batch in ticket.batches:
+            if batch.kind in core.paged:
+                first[batch.kind] = min(first.get(batch.kind, int(batch.places[0])), int(batch.places[0]))
+        return all(core.index.live(core.paged.index(kind), spot) >= low for kind, low in first.items())
+
+    def _check_packed(self, plan: Plan, spot: Any) -> None:
+        core = self._manager.core
+        if plan.expand:
+            n = core.paged.index("compressed_kv")
+            live, ready = core.index.live(n, spot), core.index.ready(n, spot)
+            if live < plan.expand.stop or ready > plan.expand.start:
+                raise Refused(Reason.STALE, "load", "the packed granules have changed since the match")
+
+    def _hold_packed(self, plan: Plan, spot: Any) -> tuple[Slots, Numbers]:
+        """Keep the packed copies from being evicted while they are read."""
+        core = self._manager.core
+        if not plan.expand:
+            return np.empty(0, np.intp), np.empty(0, np.int64)
+        n = core.paged.index("compressed_kv")
+        packed = core.index.slots(n, spot, plan.expand.start, plan.expand.stop).astype(np.intp)
+        pool = core.pools["compressed_kv"]
+        generations = pool.generations(packed)
+        pool.must("hold", packed, "load", expected=generations)
+        return packed, generations
+
+    def _unhold(self, slots: Slots, generations: Numbers) -> None:
+        if len(slots):
+            self._manager.core.pools["compressed_kv"].must("unhold", slots, "load", expected=generations)
+            self._manager.core.sweep("compressed_kv")
+
+    def _expansion(self, plan: Plan, packed: Slots) -> _Batch:
+        core = self._manager.core
+        pool = core.pools["compressed_kv"]
+        versions = np.array([core.cold_bytes[slot][1] for slot in packed.tolist()], np.int64)
+        layout = self._manager.profile.layouts["compressed_kv"].layout_id
+        slots = pool.take(len(packed), "expand_begin", wanted_layout=layout, at_version=versions)
+        lossy = pool.table.fields("lossy", packed).astype(np.bool_)
+        places = np.arange(plan.expand.start, plan.expand.stop)
+        return _Batch(
+            "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done"
+        )
+
+    def _free_aborted(self, ticket: Ticket, state: str) -> None:
+        for batch in ticket.batches:
+            pool = self._manager.core.pools[batch.kind]
+            pool.release("quiesce", batch.slots, expected=batch.generations)
+        self._end(ticket, state)
+
+    def _end(self, ticket: Ticket, state: str) -> None:
+        self._unhold(ticket.held, ticket.held_generations)
+        ticket.held = ticket.held[:0]
+        ticket.state = state
+        del self.tickets[ticket.ticket_id]
+
+    def _check(self, ticket: Ticket, state: str) -> None:
+        if ticket.state != state or self.tickets.get(ticket.ticket_id) is not ticket:
+            raise Refused(Reason.LEASE, "load", f"ticket {ticket.ticket_id} is {ticket.state}, not {state}")

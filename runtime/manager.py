@@ -1,0 +1,635 @@
+"""The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
+
+Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``, packing in
+``packing.py``, live requests in ``requests.py``, and what the lock protects in ``core.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Answer, Claim, Plan, Reason
+from .audit import Audit, audit
+from .backend import Backend
+from .core import Core
+from .errors import Refused
+from .fill import Fill
+from .generated import Refusal
+from .keys import Keys, Media
+from .kinds import PREFILL_VERSION
+from .layers import LayerCounts, alignment
+from .lease import Component, Lease, Receipt
+from .loading import Loader, Ticket
+from .matching import Matcher, Request
+from .packing import Packer
+from .policy import WindowPolicy, replay_range
+from .profile import Profile
+from .requests import RequestTable
+from .stores.store import Item, ObjectId, Store, StoreError
+from .store_keys import object_ids
+
+Lock = Callable[[], AbstractContextManager[Any]]
+Writes = Literal["write_through", "none"]
+
+
+class Manager:
+    """Cache state of one served model in fast memory, with a store behind it.
+
+    Args:
+        profile: the served model.
+        slots: slots of each kind that the profile has.
+        backend: moves the bytes.
+        store: a slower tier; none when None.
+        clock: called for each use, returns growing numbers; eviction goes by them.
+        lock: makes the one lock.
+        window: at which boundaries windows are kept.
+        writes: whether publishing also stores.
+        cold: slots for packed copies of compressed KV.
+        rows: live requests that ``requests`` can hold.
+        copy_bytes: alignment of bases and strides that the copy instruction needs.
+        io_bytes: the same for the I/O mode; 1 for buffered I/O.
+        buffers: memory for the arenas, by kind.
+
+    Raises:
+        ValueError: ``slots`` names other kinds than the profile has.
+        ProfileError: a pool whose offsets the kernels' ABI can't form.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        slots: Mapping[str, int],
+        backend: Backend,
+        *,
+        store: Store | None = None,
+        clock: Callable[[], int] | None = None,
+        lock: Lock = threading.Lock,
+        window: WindowPolicy | None = None,
+        writes: Writes = "write_through",
+        cold: int = 0,
+        rows: int = 256,
+        copy_bytes: int = 1,
+        io_bytes: int = 1,
+        buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+    ) -> None:
+        self.profile = profile
+        self.backend = backend
+        self.store = store
+        self.window = window or WindowPolicy.full()
+        self.core = Core(profile, slots, cold, self.window, buffers or {})
+        self.layers = LayerCounts()
+        self.epoch = 1
+        self.store_failures = 0
+        self.lock = lock()
+        self.clock = clock or itertools.count(1).__next__
+        self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
+        self.fills: dict[int, Fill] = {}
+        self._writes = writes
+        self._numbers = itertools.count(1)
+        self._parked: list[tuple[Receipt, Callable[[], bool]]] = []
+        arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
+        self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
+        self._loader = Loader(self)
+        self._packer = Packer(self)
+        self.requests = RequestTable(self, rows)
+
+    # ---- keys and reads -------------------------------------------------------------------------------------------
+
+    def keys(
+        self, tokens: npt.ArrayLike, *, salt: bytes = b"", adapter: str = "", media: Sequence[Media] = ()
+    ) -> Keys:
+        """Content keys of a request, a digest a granule."""
+        return Keys(self.profile.granule, self.profile.identity, tokens, salt=salt, adapter=adapter, media=media)
+
+    def match(
+        self,
+        keys: Keys,
+        tokens: int | None = None,
+        *,
+        asks: Mapping[str, str] | None = None,
+        draft: int = 0,
+        at_most: int | None = None,
+    ) -> Answer:
+        """How much of a prompt can be reused. Changes nothing.
+
+        Args:
+            keys: of the prompt.
+            tokens: length of the prompt; that of the keys by default. The last token is always left to compute.
+            asks: layout digest that the kernel reads, by kind; the manager's own by default.
+            draft: tokens at the end that a draft model must compute itself. Taken once: an answer that is given back as
+                ``at_most`` has had it already.
+            at_most: reuse no more than this many tokens.
+        """
+        return self._matcher.match((Request(keys, tokens),), asks, draft, at_most)
+
+    def match_shared(
+        self,
+        requests: Sequence[tuple[Keys, int | None]],
+        *,
+        asks: Mapping[str, str] | None = None,
+        draft: int = 0,
+        at_most: int | None = None,
+    ) -> Answer:
+        """The greatest length that every one of several requests can reuse. Changes nothing."""
+        return self._matcher.match(tuple(Request(*request) for request in requests), asks, draft, at_most)
+
+    def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
+        """Take a lease on what one request's answer found, if it is still there.
+
+        Raises:
+            Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire; nothing is held then.
+        """
+        (lease,) = self.acquire_all(answer, owner=owner)
+        return lease
+
+    def acquire_all(self, answer: Answer, *, owner: str = "") -> tuple[Lease, ...]:
+        """The same for each request of a shared answer; all of them or none."""
+        if not answer.now or not answer.claims:
+            raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
+        boundary, leases = answer.now // self.profile.granule, []
+        with self.lock:
+            self._unpark()
+            taken: list[tuple[Receipt, bool]] = []
+            try:
+                for claim in answer.claims:
+                    taken.append(self._pin(claim, boundary, owner))
+            except Refused:
+                for receipt, _ in taken:
+                    self._unpin(receipt)
+                raise
+            for receipt, lossy in taken:
+                leases.append(self._lease(receipt, answer, lossy))
+        return tuple(leases)
+
+    def release(self, lease: Lease, *, owner: str | None = None, done: Callable[[], bool] | None = None) -> None:
+        """Give a lease back.
+
+        Args:
+            lease: of this manager, not released yet.
+            owner: who releases; the lease's own by default.
+            done: says whether the device has ended its reads. While it has not, the slots stay protected.
+
+        Raises:
+            Refused: LEASE when it is another manager's or owner's, or was released before.
+        """
+        with self.lock:
+            if lease.manager is not self:
+                raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
+            if lease.lease_id not in self.receipts:
+                raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
+            receipt, _ = self.receipts[lease.lease_id]
+            if owner is not None and owner != receipt.owner:
+                what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
+                raise Refused(Reason.LEASE, "lease", what)
+            del self.receipts[lease.lease_id]
+            self._unpark()
+            if done is not None and not done():
+                self._parked.append((receipt, done))
+                return
+            self._unpin(receipt)
+
+    def load(self, plan: Plan, *, owner: str = "") -> Answer:
+        """Bring what a plan names into fast memory; returns what a fresh match says. A failure leaves nothing behind.
+
+        Raises:
+            Refused: POOL_FULL, ADMISSION or EPOCH; nothing was taken.
+        """
+        self._loader.load(plan, owner)
+        request = Request.from_claim(plan.claim, plan.tokens, self.profile)
+        return self._matcher.match((request,), None, 0, None)
+
+    def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
+        """Reserve destinations for a plan, all or nothing, and open a ticket; its methods say how the transfer goes on."""
+        return self._loader.begin(plan, owner)
+
+    # ---- writes ---------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        keys: Keys,
+        start: int,
+        stop: int,
+        *,
+        lease: Lease | None = None,
+        owner: str = "",
+        kinds: Sequence[str] | None = None,
+    ) -> Fill:
+        """Slots to write the state of granules [start, stop) into; of every kind or of none.
+
+        Args:
+            keys: cover ``stop`` granules.
+            start: first granule; what lies before it must be resident when the fill is published.
+            stop: granule after the last; boundary kinds get slots for this boundary.
+            lease: on what lies before ``start``, which then stays resident.
+            owner: who fills.
+            kinds: only these kinds.
+
+        Raises:
+            Refused: POOL_FULL or ADMISSION; nothing was taken. LEASE when the lease ends before ``start``.
+            ValueError: a range that the keys don't cover.
+        """
+        if not 0 <= start < stop <= len(keys):
+            raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; positions here are granules")
+        if lease is not None and lease.length < start * self.profile.granule:
+            raise Refused(Reason.LEASE, "pool", f"the lease covers {lease.length} tokens, the fill starts at granule {start}")
+        places = self._places_of(start, stop, kinds)
+        with self.lock:
+            self._unpark()
+            slots = self.take({kind: len(where) for kind, where in places.items()}, "take")
+            generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
+            number = next(self._numbers)
+            fill = Fill(
+                self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations
+            )
+            self.fills[number] = fill
+            return fill
+
+    def publish(self, fill: Fill) -> None:
+        """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
+
+        Raises:
+            Refused: GAP when the chain before the fill is gone, EPOCH after a reset; the fill is then still the caller's.
+        """
+        self._check_open(fill)
+        for (kind, part, layer), data in fill.staged().items():
+            self.write(kind, part, layer, fill.slots[kind], data)
+        with self.lock:
+            self._check_open(fill)
+            if fill.epoch != self.epoch:
+                raise Refused(Reason.EPOCH, "publish", f"the fill is of epoch {fill.epoch}, and it is {self.epoch} now")
+            core = self.core
+            core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+            del self.fills[fill.fill_id]
+            spot = core.index.extend(fill.digests, fill.stop)
+            kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
+            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
+            writing = self.store is not None and self._writes == "write_through"
+            if writing:
+                held = self._hold({kind: slots for kind, (slots, _) in kept.items()})
+        if writing:
+            try:
+                self._put(fill, kept)
+            finally:
+                with self.lock:
+                    self._unhold(held, spot.segment, fill.stop)
+
+    def abandon(self, fill: Fill) -> None:
+        """Give a fill up; its slots are free again.
+
+        Raises:
+            Refused: LEASE when it was published or abandoned before.
+        """
+        with self.lock:
+            self._check_open(fill)
+            del self.fills[fill.fill_id]
+            for kind, slots in fill.slots.items():
+                self.core.pools[kind].release("abandon", slots, expected=fill.generations[kind])
+
+    def evict(self, kind: str, count: int) -> int:
+        """Reclaim up to ``count`` slots of a kind that nobody holds; returns how many went."""
+        with self.lock:
+            self._unpark()
+            return self.core.evict(kind, count)
+
+    def expire(self, keys: Keys, start: int = 0) -> int:
+        """Make everything from granule ``start`` of a chain on, in every branch, unmatchable at once; slots are freed as
+        their readers leave. Returns the number of slots concerned."""
+        with self.lock:
+            self._unpark()
+            return self._expire(keys, start)
+
+    def free_out_of_window(self, keys: Keys, settled: int) -> int:
+        """Let go of window slots that no query from token ``settled`` on reads; returns how many expired.
+
+        The frontier is counted back from the last published boundary at or below ``settled``, so that the window of that boundary
+        stays whole.
+        """
+        with self.lock:
+            return self._free_out_of_window(keys, settled)
+
+    def pack(self, keys: Keys, start: int = 0, *, lossy: bool = False) -> int:
+        """Move compressed KV of a chain from granule ``start`` on into its cold form; returns the granules packed."""
+        return self._packer.pack(keys, start, lossy)
+
+    def expand(self, keys: Keys, tokens: int | None = None) -> Answer:
+        """Expand packed compressed KV of a chain; returns what a fresh match says."""
+        answer = self.match(keys, tokens)
+        while answer.plan is not None and answer.plan.expand:
+            before = answer.now
+            answer = self.load(answer.plan)
+            if answer.now <= before:
+                break
+        return answer
+
+    def reset(self) -> int:
+        """End the epoch: nothing published before is found again, in the store neither; returns the new epoch.
+
+        Leases stay good until they are released. Fills and loads of the old epoch can't be published any more.
+        """
+        with self.lock:
+            self._unpark()
+            self.epoch += 1
+            for kind, pool in self.core.pools.items():
+                every = np.arange(len(pool))
+                self.core.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
+            self.core.clear()
+            if self.store is not None:
+                self.store.reset()
+            return self.epoch
+
+    # ---- bytes and reports ----------------------------------------------------------------------------------------
+
+    def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
+        arena = self.core.pools[kind].arena
+        tensor = arena.part(self.profile.layouts[kind].part(part, layer))
+        where = _even(slots)
+        return tensor[where] if where is not None else self.backend.gather(tensor, slots)
+
+    def write(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> None:
+        """Put bytes of a part into slots, unless ``data`` is the slots' own memory."""
+        tensor = self.core.pools[kind].arena.part(self.profile.layouts[kind].part(part, layer))
+        if not np.may_share_memory(data, tensor):
+            self.backend.scatter(tensor, slots, data)
+
+    def components(self, slots: Mapping[str, npt.NDArray[np.int32]]) -> tuple[Component, ...]:
+        """Every tensor of every layer with the given slots, in the order of the profile's groups."""
+        found = []
+        for group in self.profile.groups:
+            layout, arena = self.profile.layouts[group.object], self.core.pools[group.object].arena
+            held = slots.get(group.object, np.empty(0, np.int32))
+            for layer in group.layers:
+                for part in layout.parts:
+                    if part.layer == layer:
+                        base = arena.base + part.offset
+                        found.append(
+                            Component(group.object, layer, part.name, base, arena.stride, part.payload_bytes, held)
+                        )
+        return tuple(found)
+
+    def audit(self) -> Audit:
+        """Check conservation, freedom and leases (S1, S2, S3) and the index; lists what is wrong."""
+        with self.lock:
+            return audit(self)
+
+    def metadata_bytes(self) -> int:
+        """Bytes of words, metadata, free stacks, index and eviction queues: everything but arenas and live requests."""
+        with self.lock:
+            pools = sum(pool.metadata_bytes for pool in self.core.pools.values())
+            heaps = sum(leaves.nbytes for leaves in self.core.leaf_first.values())
+            flat = sum(16 * len(flat.places) for flat in self.core.flat.values())
+            return pools + heaps + flat + self.core.index.nbytes
+
+    @property
+    def tickets(self) -> Mapping[int, Ticket]:
+        """Open loads."""
+        return self._loader.tickets
+
+    @property
+    def parked(self) -> Sequence[Receipt]:
+        """Leases that were released while the device still reads."""
+        return [receipt for receipt, _ in self._parked]
+
+    # ---- under the lock -------------------------------------------------------------------------------------------
+
+    def take(
+        self, counts: Mapping[str, int], event: str, given: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, npt.NDArray[np.intp]]:
+        """Take slots of several kinds, all or nothing. The caller holds the lock."""
+        for kind, count in counts.items():
+            self.core.make_room(kind, count)
+        slots: dict[str, npt.NDArray[np.intp]] = {}
+        try:
+            for kind, count in counts.items():
+                pool = self.core.pools[kind]
+                with_arguments = given[kind] if given is not None else pool.rules.take()
+                slots[kind] = pool.take(count, event, **with_arguments)
+        except Refused:
+            for kind, held in slots.items():
+                pool = self.core.pools[kind]
+                if event == "take":
+                    pool.release("abandon", held, expected=pool.generations(held))
+                else:
+                    pool.must("load_done", held, "pool", expected=pool.generations(held), **_failed(pool, len(held)))
+                    pool.release("discard", held, expected=pool.generations(held))
+            raise
+        return slots
+
+    def object_of(self, digests: list[bytes], salt: bytes, kind: str, places: npt.NDArray[np.int64]) -> list[ObjectId]:
+        """Store keys of some places."""
+        return object_ids(self.core, digests, salt, kind, places)
+
+    def _pin(self, claim: Claim, boundary: int, owner: str) -> tuple[Receipt, bool]:
+        """Pin one request's slots; returns what was taken and whether any of it is lossy. Refused: nothing is pinned."""
+        core, index = self.core, self.core.index
+        spot = index.locate(claim.digests, boundary)
+        legal = self._matcher.boundary_sets(spot)
+        if spot.at < boundary or any(found(boundary) != boundary for found in legal):
+            raise Refused(Refusal.STALE, "lease", "part of what was matched is gone")
+        slots: dict[str, npt.NDArray[np.intp]] = {}
+        generations: dict[str, npt.NDArray[np.int64]] = {}
+        handles = {kind: (slot, generation) for kind, slot, generation in claim.handles}
+        try:
+            for kind in core.kinds:
+                pool, places = core.pools[kind], core.places(kind, boundary)
+                held = core.slots_at(kind, spot, boundary).astype(np.intp)
+                expected = pool.generations(held)
+                slot, generation = handles[kind]
+                if slot != held[-1]:
+                    raise Refused(Refusal.STALE, "lease", f"{kind} was replaced")
+                expected[-1] = generation
+                given = pool.rules.pin(places, core.versions(kind, spot, places))
+                pool.must("pin", held, "lease", expected=expected, **given)
+                slots[kind], generations[kind] = held, expected
+        except Refused:
+            for kind, held in slots.items():
+                core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
+            raise
+        kv = core.pools.get("compressed_kv")
+        lossy = kv is not None and bool(core.lossy_slots) and bool(kv.table.fields("lossy", slots["compressed_kv"]).any())
+        return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), lossy
+
+    def _unpin(self, receipt: Receipt) -> None:
+        """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""
+        now = self.clock()
+        for kind, slots in receipt.slots.items():
+            pool = self.core.pools[kind]
+            pool.must("unpin", slots, "lease", expected=receipt.generations[kind])
+            pool.stamp(slots, now)
+            self.core.sweep(kind)
+        if receipt.segment.parent is not None:
+            self.core.offer(receipt.segment, receipt.boundary)
+
+    def _unpark(self) -> None:
+        """Finish releases whose device reads have ended."""
+        waiting, self._parked = self._parked, []
+        for receipt, done in waiting:
+            if done():
+                self._unpin(receipt)
+            else:
+                self._parked.append((receipt, done))
+
+    def _lease(self, receipt: Receipt, answer: Answer, lossy: bool) -> Lease:
+        slots = {kind: held.astype(np.int32) for kind, held in receipt.slots.items()}
+        replay = None
+        if "swa_window" in self.core.pools and "swa_window" not in slots:
+            replay = replay_range(self.profile, answer.now)
+        exact = not lossy and replay is None
+        lease = Lease(self, receipt.lease_id, receipt.owner, answer.now, exact, replay, slots)
+        self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
+        return lease
+
+    def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
+        """Places that a fill of granules [start, stop) has slots for, by kind."""
+        core, places = self.core, {}
+        for kind in core.kinds:
+            if kinds is not None and kind not in kinds:
+                continue
+            if kind in core.paged:
+                where = np.arange(start, stop)
+            elif kind == "swa_window":
+                spec = core.index.specs[core.trailing.index(kind)]
+                where = self.window.places(spec, self.profile.granule, start, stop)
+            else:
+                where = np.array([stop])
+            if len(where):
+                places[kind] = where
+        return places
+
+    def _check_open(self, fill: Fill) -> None:
+        if fill.manager is not self:
+            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
+        if self.fills.get(fill.fill_id) is not fill:
+            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was published or abandoned already")
+
+    def _seal(
+        self, kind: str, spot: Any, fill: Fill
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Publish one kind of a fill; returns the slots and places that the index kept."""
+        core, pool = self.core, self.core.pools[kind]
+        slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
+        fresh = core.fresh(kind, spot, places, slots)
+        kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
+        versions = core.versions(kind, spot, kept_places)
+        if kind == "compressed_kv" and len(kept):
+            for _ in range(PREFILL_VERSION):
+                pool.must("emit", kept, "publish", expected=expected)
+        if kind == "indexer_state" and len(kept):
+            pool.must("index", kept, "publish", expected=expected, to_version=versions)
+        if len(kept):
+            pool.must("seal", kept, "publish", expected=expected, **pool.rules.seal(kept_places, versions))
+        if kind in core.paged:
+            core.place(kind, spot, places, slots, fresh)
+        pool.release("abandon", slots[~fresh], expected=generations[~fresh])
+        return kept, kept_places
+
+    def _hold(self, kept: Mapping[str, npt.NDArray[np.intp]]) -> dict[str, tuple[npt.NDArray[np.intp], Any]]:
+        held = {}
+        for kind, slots in kept.items():
+            if len(slots):
+                expected = self.core.pools[kind].generations(slots)
+                self.core.pools[kind].must("hold", slots, "publish", expected=expected)
+                held[kind] = (slots, expected)
+        return held
+
+    def _unhold(self, held: Mapping[str, tuple[npt.NDArray[np.intp], Any]], segment: Any, at: int) -> None:
+        for kind, (slots, expected) in held.items():
+            self.core.pools[kind].must("unhold", slots, "publish", expected=expected)
+            self.core.sweep(kind)
+        if segment.parent is not None:
+            self.core.offer(segment, at)
+
+    def _put(
+        self, fill: Fill, kept: Mapping[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]]
+    ) -> None:
+        """Store what a fill brought. A store that can't is counted and otherwise without consequence."""
+        items = []
+        for kind, (slots, places) in kept.items():
+            arena = self.core.pools[kind].arena.bytes
+            ids = self.object_of(fill.digests, fill.salt, kind, places)
+            for slot, place, name in zip(slots.tolist(), places.tolist(), ids, strict=True):
+                items.append(Item(name, arena[slot], {"boundary": int(place), "lossy": False}))
+        assert self.store is not None
+        try:
+            self.store.put_many(items)
+        except StoreError:
+            self.store_failures += 1
+
+    def _expire(self, keys: Keys, start: int) -> int:
+        core, index, count = self.core, self.core.index, 0
+        spot = index.locate(keys.digests, len(keys))
+        if spot.at <= start:
+            return 0
+        top = index.climb(spot.segment, start + 1)
+        for trail, kind in enumerate(core.trailing):
+            slots = self._trailing_below(trail, top, start)
+            core.flat[kind].drop_all(slots)
+            core.retire(kind, slots)
+            count += len(slots)
+        for n, kind in enumerate(core.paged):
+            slots = index.sever(n, spot, start)
+            core.retire(kind, slots)
+            count += len(slots)
+        index.prune_below(top)
+        return count
+
+    def _trailing_below(self, trail: int, top: Any, start: int) -> npt.NDArray[np.intp]:
+        """Slots of a trailing kind at granules from ``start`` on, at or below a segment."""
+        index, found = self.core.index, []
+        for segment in index.below(top):
+            held = segment.trails[trail]
+            if held is not None:
+                places, slots = held.everything()
+                beyond = [index.granule(trail, place) >= start for place in places]
+                found.append(slots[np.array(beyond, bool)])
+        return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
+
+    def _free_out_of_window(self, keys: Keys, settled: int) -> int:
+        core = self.core
+        if "swa_window" not in core.trailing:
+            return 0
+        trail = core.trailing.index("swa_window")
+        spec, index = core.index.specs[trail], core.index
+        spot = index.locate(keys.digests, min(len(keys), settled // self.profile.granule))
+        boundary = index.last(trail, spot, spot.at)
+        frontier = spec.first(boundary) if boundary else 0
+        gone = [
+            slot
+            for segment in _up(spot.segment)
+            if (held := segment.trails[trail]) is not None
+            for place, slot in zip(*held.everything(), strict=True)
+            if place < frontier
+        ]
+        slots = np.array(gone, np.intp)
+        core.flat["swa_window"].drop_all(slots)
+        core.retire("swa_window", slots)
+        return len(slots)
+
+
+def _up(segment: Any) -> Any:
+    while segment is not None:
+        yield segment
+        segment = segment.parent
+
+
+def _even(slots: npt.NDArray[Any]) -> slice | None:
+    """Slots at equal growing distances as a slice; None when they are not."""
+    if len(slots) == 0:
+        return slice(0, 0)
+    if len(slots) == 1:
+        return slice(int(slots[0]), int(slots[0]) + 1)
+    steps = np.diff(slots)
+    step = int(steps[0])
+    return slice(int(slots[0]), int(slots[-1]) + 1, step) if step > 0 and (steps == step).all() else None
+
+
+def _failed(pool: Any, count: int) -> dict[str, Any]:
+    return dict(pool.rules.load_done(False, np.zeros(count, bool)))

@@ -1,0 +1,311 @@
+"""Matching: the four layers over one or several requests, and the plan for what only a slower tier holds.
+
+Under the lock the answer takes O(log n) steps of the index. The store is asked outside it, and only for what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Answer, AnswerKind, Claim, ObjectAnswer, Plan, Reason
+from .index import Spot
+from .keys import Keys
+from .kinds import ALL_KINDS
+from .layers import (
+    ALIGNMENT,
+    INTERSECTION,
+    KERNEL_ABI,
+    WHOLE_BLOCK,
+    BoundarySet,
+    intersect,
+    kernel_abi,
+    whole_block,
+)
+from .policy import replay_range
+from .profile import Profile
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Keys of a prompt and its length in tokens; None: the tokens that the keys cover."""
+
+    keys: Keys | None
+    tokens: int | None
+    digests: list[bytes] | None = None
+    salt: bytes = b""
+
+    @classmethod
+    def from_claim(cls, claim: Claim, tokens: int, profile: Profile) -> Request:
+        """The request behind an answer."""
+        return cls(None, tokens, claim.digests, claim.salt)
+
+    def chain(self) -> tuple[list[bytes], bytes]:
+        """Digests and salt."""
+        if self.keys is not None:
+            return self.keys.digests, self.keys.salt
+        return self.digests or [], self.salt
+
+    def length(self) -> int:
+        """Prompt length in tokens."""
+        if self.tokens is not None:
+            return self.tokens
+        return self.keys.tokens if self.keys is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What memory holds for one request, in granules: the end of the chain in the index, and lengths by kind."""
+
+    spot: Spot
+    ready: dict[str, int]
+    live: dict[str, int]
+
+
+class Matcher:
+    """Answers matches for a manager.
+
+    Args:
+        manager: whose caches.
+        misaligned: what the alignment layer found when the arenas were made; None when all fit.
+    """
+
+    def __init__(self, manager: Manager, misaligned: str | None) -> None:
+        self._manager = manager
+        self._misaligned = misaligned
+
+    def match(
+        self, requests: tuple[Request, ...], asks: Mapping[str, str] | None, draft: int, at_most: int | None
+    ) -> Answer:
+        """See ``Manager.match_shared``."""
+        manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
+        for request in requests:
+            keys = request.keys
+            if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):
+                what = f"keys of {keys.identity!r} at granule {keys.granule}"
+                return _refused(Reason.IDENTITY, WHOLE_BLOCK, what)
+        limits = [min(whole_block(request.length(), granule), len(request.chain()[0])) for request in requests]
+        cap = min(limits, default=0)
+        if at_most is not None:
+            cap = min(cap, at_most // granule)
+        layers.count(WHOLE_BLOCK, bool(cap))
+        if not cap:
+            shortest = min((request.length() for request in requests), default=0)
+            detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
+            return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
+        wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
+        layers.count(KERNEL_ABI, wrong is None)
+        if wrong is not None:
+            return _refused(Reason.LAYOUT, KERNEL_ABI, wrong)
+        skip = -(-draft // granule)
+        with manager.lock:
+            found = [self._look(request, cap) for request in requests]
+            now = self._joint(found, cap, skip)
+            claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
+            exact = not self._lossy(found, now)
+            objects = self._objects(found, cap, now)
+        layers.count(INTERSECTION, now == cap - skip)
+        layers.count(ALIGNMENT, self._misaligned is None)
+        if self._misaligned is not None:
+            return _refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
+        plan = self._plan(requests[0], found[0], cap - skip, now) if len(requests) == 1 else None
+        return self._answer(plan, cap, now, exact, objects, claims)
+
+    def boundary_sets(self, spot: Spot) -> list[BoundarySet]:
+        """The boundaries that can be read at once, a set a kind. The caller holds the lock."""
+        core = self._manager.core
+        sets: list[BoundarySet] = []
+        for n in range(len(core.paged)):
+            sets.append(_prefix(core.index.ready(n, spot)))
+        for trail in range(len(core.trailing)):
+            sets.append(_trailing(self._manager, trail, spot))
+        return sets
+
+    def _look(self, request: Request, cap: int) -> _Found:
+        core = self._manager.core
+        spot = core.index.locate(request.chain()[0], cap)
+        ready = {kind: core.index.ready(n, spot) for n, kind in enumerate(core.paged)}
+        live = {kind: core.index.live(n, spot) for n, kind in enumerate(core.paged)}
+        return _Found(spot, ready, live)
+
+    def _joint(self, found: list[_Found], cap: int, skip: int) -> int:
+        """The joint boundary in granules; the draft's share is taken once, before the windows are asked."""
+        chains = min((length for one in found for length in one.ready.values()), default=cap)
+        sets = [legal for one in found for legal in self.boundary_sets(one.spot)]
+        return intersect(max(0, min(cap, chains) - skip), sets)
+
+    def _claim(self, request: Request, one: _Found, now: int) -> Claim:
+        core, handles = self._manager.core, []
+        for kind in core.kinds if now else ():
+            slot = core.handle(kind, one.spot, now)
+            handles.append((kind, slot, int(core.pools[kind].generations(np.array([slot]))[0])))
+        digests, salt = request.chain()
+        return Claim(digests, salt, tuple(handles))
+
+    def _lossy(self, found: list[_Found], now: int) -> bool:
+        """Whether any granule rests on lossy bytes. O(1) while no slot was ever made from such bytes."""
+        core = self._manager.core
+        if not core.lossy_slots or "compressed_kv" not in core.paged or not now:
+            return False
+        kind = core.paged.index("compressed_kv")
+        table = core.pools["compressed_kv"].table
+        return any(table.fields("lossy", core.index.slots(kind, one.spot, 0, now)).any() for one in found)
+
+    def _objects(self, found: list[_Found], cap: int, now: int) -> dict[str, ObjectAnswer]:
+        """What each kind says by itself."""
+        manager, core = self._manager, self._manager.core
+        objects = self._absent()
+        for kind in ALL_KINDS:
+            if kind in core.paged:
+                live, ready = (min(lengths[kind] for lengths in side) for side in _sides(found))
+                packed = live > ready and ready == now
+                objects[kind] = self._object(ready, now, "PACKED" if packed else None, "packed" if packed else "memory")
+            elif kind in core.trailing:
+                trail = core.trailing.index(kind)
+                sets = [_trailing(manager, trail, one.spot) for one in found]
+                objects[kind] = self._object(intersect(cap, sets), now, None, "memory")
+            elif kind in core.pools:
+                objects[kind] = ObjectAnswer("REPLAY" if now else "MISS", 0, None)
+        return objects
+
+    def _object(self, length: int, now: int, verdict: str | None, tier: str) -> ObjectAnswer:
+        said = verdict or ("HIT" if now else "MISS")
+        return ObjectAnswer(said, length * self._manager.profile.granule, None if said == "MISS" else tier)
+
+    def _absent(self) -> dict[str, ObjectAnswer]:
+        pools = self._manager.core.pools
+        objects = {kind: ObjectAnswer("MISS" if kind in pools else "ABSENT", 0, None) for kind in ALL_KINDS}
+        objects["ondisk_prefix"] = ObjectAnswer("MISS" if self._manager.store is not None else "ABSENT", 0, None)
+        return objects
+
+    def _plan(self, request: Request, one: _Found, most: int, now: int) -> Plan | None:
+        """What to load or expand for a longer hit; None when nothing would make it longer."""
+        packed = one.live != one.ready
+        if most <= now or (self._manager.store is None and not packed):
+            return None
+        manager, core = self._manager, self._manager.core
+        digests, salt = request.chain()
+        missing: dict[str, npt.NDArray[np.bool_]] = {}
+        best = most
+        for kind in core.paged:
+            have = one.live[kind]
+            if have < most and manager.store is not None:
+                stored = self._contains(digests, salt, kind, np.arange(have, most))
+                have += int(np.argmin(stored)) if not stored.all() else len(stored)
+            best = min(best, have)
+        legal = np.ones(best + 1, np.bool_)
+        with manager.lock:
+            held = {kind: self._held(kind, one.spot, now, best) for kind in core.trailing}
+        for kind in core.trailing:
+            spec = core.index.specs[core.trailing.index(kind)]
+            low = spec.first(now + 1)
+            here = held[kind]
+            if manager.store is not None and not here.all():
+                gaps = np.flatnonzero(~here)
+                here = here.copy()
+                here[gaps] = self._contains(digests, salt, kind, gaps + low)
+            missing[kind] = here
+            for boundary in range(now + 1, best + 1):
+                places = core.places(kind, boundary) - low
+                legal[boundary] &= bool(here[places].all())
+        legal[: now + 1] = False
+        if best <= now or not legal.any():
+            return None
+        boundary = int(np.flatnonzero(legal)[-1])
+        wanted: dict[str, npt.NDArray[np.int64]] = {}
+        for kind in core.paged:
+            wanted[kind] = np.arange(min(one.live[kind], boundary), boundary)
+        for kind in core.trailing:
+            low = core.index.specs[core.trailing.index(kind)].first(now + 1)
+            places = core.places(kind, boundary)
+            wanted[kind] = places[~held[kind][places - low]]
+        kv_ready, kv_live = one.ready.get("compressed_kv", 0), one.live.get("compressed_kv", 0)
+        expand = range(kv_ready, min(kv_live, boundary))
+        claim = Claim(digests, salt, ())
+        return Plan(claim, boundary, {k: v for k, v in wanted.items() if len(v)}, expand, request.length())
+
+    def _held(self, kind: str, spot: Spot, now: int, best: int) -> npt.NDArray[np.bool_]:
+        """Which places of a trailing kind memory holds, from the first that boundary ``now + 1`` needs to the last of ``best``."""
+        index = self._manager.core.index
+        trail = self._manager.core.trailing.index(kind)
+        spec = index.specs[trail]
+        low, high = spec.first(now + 1), best * spec.per if spec.blocks else best + 1
+        at = [place for place in range(low, high) if index.granule(trail, place) < spot.at]
+        here = np.zeros(max(0, high - low), np.bool_)
+        for place in at:
+            here[place - low] = index.find(trail, spot, place) is not None
+        return here
+
+    def _contains(
+        self, digests: list[bytes], salt: bytes, kind: str, places: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        manager = self._manager
+        if manager.store is None or not len(places):
+            return np.zeros(len(places), np.bool_)
+        return manager.store.contains(manager.object_of(digests, salt, kind, places))
+
+    def _answer(
+        self,
+        plan: Plan | None,
+        cap: int,
+        now: int,
+        exact: bool,
+        objects: dict[str, ObjectAnswer],
+        claims: tuple[Claim, ...],
+    ) -> Answer:
+        manager, granule = self._manager, self._manager.profile.granule
+        length = plan.boundary if plan is not None else now
+        replay = None
+        if length and "swa_window" in manager.core.pools and "swa_window" not in manager.core.trailing:
+            replay = replay_range(manager.profile, length * granule)
+        if plan is not None:
+            for kind, places in plan.wanted.items():
+                objects[kind] = ObjectAnswer("PENDING", objects[kind].length, "store" if len(places) else "memory")
+            if plan.wanted:
+                objects["ondisk_prefix"] = ObjectAnswer("HIT", plan.boundary * granule, "store")
+        reason, detail = None, f"{length} granules of A={granule}"
+        if length < cap:
+            reason = Reason.INTERSECT
+            known = ", ".join(f"{kind} {one.length}" for kind, one in objects.items() if one.verdict != "ABSENT")
+            detail = f"{length * granule} of at most {cap * granule} tokens (A={granule}); each alone: {known}"
+        kind = AnswerKind.HIT if now else AnswerKind.MISS
+        if plan is not None:
+            kind = AnswerKind.HIT_PENDING
+        return Answer(
+            kind,
+            length * granule,
+            now * granule,
+            exact and replay is None,
+            replay,
+            reason,
+            INTERSECTION if reason else ALIGNMENT,
+            detail,
+            objects,
+            plan,
+            claims,
+        )
+
+
+def _prefix(length: int) -> BoundarySet:
+    """All boundaries up to a length."""
+    return lambda at_most: min(at_most, length)
+
+
+def _trailing(manager: Manager, trail: int, spot: Spot) -> BoundarySet:
+    """The boundaries at which a trailing kind is valid."""
+    return lambda at_most: manager.core.index.last(trail, spot, at_most)
+
+
+def _sides(found: list[_Found]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    return [one.live for one in found], [one.ready for one in found]
+
+
+def _refused(reason: Reason, layer: str, detail: str) -> Answer:
+    return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail)

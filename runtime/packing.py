@@ -1,0 +1,106 @@
+"""Packing: compressed KV that is rarely read moves into a cold form, whose bytes no longer lie in the arena.
+
+Chains are packed from their ends, so that along each chain what can be read at once comes first (the index's I4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .answers import Reason
+from .errors import Refused
+from .kinds import FORM_PACKED, CompressedKvRules
+
+if TYPE_CHECKING:
+    from .index import Segment
+    from .manager import Manager
+
+
+class Packer:
+    """Packs for a manager."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def pack(self, keys: object, start: int, lossy: bool) -> int:
+        """See ``Manager.pack``: granules that other branches still read at once, or that are in use, stay as they are."""
+        digests: list[bytes] = keys.digests  # type: ignore[attr-defined]
+        manager, core = self._manager, self._manager.core
+        if "compressed_kv" not in core.paged:
+            return 0
+        n, pool = core.paged.index("compressed_kv"), core.pools["compressed_kv"]
+        layout = manager.profile.layouts["compressed_kv"]
+        with manager.lock:
+            spot = core.index.locate(digests, len(digests))
+            low, high = self._range(n, core.index.climb(spot.segment, core.index.ready(n, spot)), start)
+            if high <= low:
+                return 0
+            source = core.index.slots(n, spot, low, high).astype(np.intp)
+            idle = (pool.table.fields("pins", source) == 0) & (pool.table.fields("holds", source) == 0)
+            low += int(np.flatnonzero(~idle)[-1]) + 1 if not idle.all() else 0
+            source = source[len(source) - (high - low) :]
+            if not len(source):
+                return 0
+            if pool.free_cold < len(source):
+                core.evict("compressed_kv", 0)
+                what = f"{len(source)} packed copies, {pool.free_cold} of {len(pool) - pool.hot} are free"
+                if pool.free_cold < len(source):
+                    raise Refused(Reason.POOL_FULL, "pool", what)
+            rules = pool.rules
+            assert isinstance(rules, CompressedKvRules)
+            copies = pool.take(len(source), cold=True, **rules.take(FORM_PACKED))
+            before, made = pool.generations(source), pool.generations(copies)
+            pool.must("compress_begin", source, "pack", expected=before)
+            self._set_ready(n, core.index.climb(spot.segment, high), low)
+        try:
+            blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
+        except BaseException:
+            with manager.lock:
+                pool.must("compress_done", source, "pack", expected=before, ok=False)
+                pool.release("abandon", copies, expected=made)
+                self._restore_ready(n, digests, low, high)
+            raise
+        with manager.lock:
+            versions = pool.table.fields("version", source)
+            was_lossy = pool.table.fields("lossy", source).astype(bool)
+            pool.must("seal", copies, "pack", expected=made, layers=len(layout.layers), is_lossy=was_lossy | lossy)
+            for slot, blob, version in zip(copies.tolist(), blobs, versions.tolist(), strict=True):
+                core.cold_bytes[slot] = (blob, version)
+            pool.stamp(copies, int(pool.meta["last_use"][source].max()))
+            pool.must("compress_done", source, "pack", expected=before, ok=True)
+            pool.give_back(source)
+            spot = core.index.locate(digests, high)
+            if core.index.live(n, spot) >= high and np.array_equal(core.index.slots(n, spot, low, high), source):
+                core.index.put(n, spot, low, copies.astype(np.int32), core.index.ready(n, spot))
+                core.offer(spot.segment, high)
+            else:  # the epoch ended meanwhile
+                core.retire("compressed_kv", copies)
+            return len(source)
+
+    def _range(self, n: int, segment: Segment, start: int) -> tuple[int, int]:
+        """Granules [low, high) that may be packed, ``segment`` holding the last that can be read at once."""
+        high = segment.base + segment.ready[n]
+        if any(kid.ready[n] for kid in segment.kids):
+            return high, high
+        low = segment.base
+        while low > start and segment.parent is not None and segment.parent.parent is not None:
+            above = segment.parent
+            if sum(1 for kid in above.kids if kid.ready[n]) > 1:
+                break
+            segment, low = above, above.base
+        return max(low, start), high
+
+    def _set_ready(self, n: int, segment: Segment | None, ready: int) -> None:
+        """Granules from ``ready`` on can no longer be read at once."""
+        index = self._manager.core.index
+        while segment is not None and segment.parent is not None and segment.base + segment.ready[n] > ready:
+            index.set_ready(n, segment, max(0, ready - segment.base))
+            segment = segment.parent
+
+    def _restore_ready(self, n: int, digests: list[bytes], low: int, high: int) -> None:
+        index = self._manager.core.index
+        spot = index.locate(digests, high)
+        if index.ready(n, spot) == low and index.live(n, spot) >= high:
+            index.put(n, spot, low, index.slots(n, spot, low, high), high)

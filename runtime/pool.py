@@ -1,0 +1,145 @@
+"""Slots of one kind: a word each, metadata each, bytes each, and a stack of free ones.
+
+Taking and giving back are slices of the stack and one event over an array of slots; nothing here loops over slots.
+The last ``cold`` slots have no bytes in the arena: they stand for packed copies, whose bytes have no fixed size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Reason
+from .arena import Arena
+from .errors import Refused
+from .kinds import Rules
+from .table import Table
+
+Slots = npt.NDArray[np.intp]
+
+
+class Pool:
+    """One kind's slots. The caller holds the manager's lock.
+
+    Args:
+        kind: machine name.
+        table: generated table class.
+        arena: bytes of the ``hot`` slots.
+        rules: arguments of the kind's events.
+        cold: slots beside them for packed copies.
+    """
+
+    def __init__(self, kind: str, table: type[Table], arena: Arena, rules: Rules, cold: int = 0) -> None:
+        self.kind = kind
+        self.arena = arena
+        self.rules = rules
+        self.hot = len(arena.bytes)
+        self.table = table(self.hot + cold)
+        self.whole = self.table.whole
+        self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
+        self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def free(self) -> int:
+        """Free slots that have bytes in the arena."""
+        return self._free[0].top
+
+    @property
+    def free_cold(self) -> int:
+        """Free slots for packed copies."""
+        return self._free[1].top
+
+    @property
+    def free_slots(self) -> Slots:
+        """All free slots, in no order."""
+        return np.concatenate([stack.slots[: stack.top] for stack in self._free]).astype(np.intp)
+
+    def take(self, count: int, event: str = "take", *, cold: bool = False, owner: int = 0, **given: npt.ArrayLike) -> Slots:
+        """``count`` free slots, ascending, in the state that ``event`` leads to.
+
+        Raises:
+            Refused: POOL_FULL, or the event's refusal; nothing was taken.
+        """
+        stack = self._free[cold]
+        if count > stack.top:
+            what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"
+            raise Refused(Reason.POOL_FULL, "pool", what)
+        slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
+        self.must(event, slots, "pool", **given)
+        stack.top -= count
+        self.meta["owner"][slots] = owner
+        return slots
+
+    def give_back(self, slots: Slots) -> None:
+        """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
+        if not len(slots):
+            return
+        usable = slots[self.table.fields("generation", slots) < self.table.LAYOUT.field("generation").high]
+        hot = usable[usable < self.hot]
+        self._free[0].push(hot)
+        if len(hot) < len(usable):
+            self._free[1].push(usable[usable >= self.hot])
+
+    def fire(self, event: str, slots: npt.NDArray[Any], **given: npt.ArrayLike) -> int:
+        """Apply an event to all slots, or to none; returns 0, or the code of the first refusal."""
+        codes = getattr(self.whole, event)(slots, **given)
+        return int(codes[codes != 0][0]) if codes.any() else 0
+
+    def must(self, event: str, slots: npt.NDArray[Any], layer: str, **given: npt.ArrayLike) -> None:
+        """The same; raises Refused with the event's refusal when any slot refuses."""
+        if code := self.fire(event, slots, **given):
+            refusal: Any = self.table.REFUSALS(code)
+            raise Refused(refusal, layer, f"{self.kind} refuses '{event}': {refusal.reason}")
+
+    def release(self, event: str, slots: Slots, **given: npt.ArrayLike) -> None:
+        """Fire an event that makes slots free, and put them on the stack."""
+        if len(slots):
+            self.must(event, slots, "pool", **given)
+            self.give_back(slots)
+
+    def generations(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Generation of each slot."""
+        return self.table.fields("generation", slots)
+
+    def in_state(self, slots: npt.NDArray[Any], *names: str) -> npt.NDArray[np.bool_]:
+        """Which slots are in one of the named states."""
+        codes = [state for state in self.table.STATES if state.name.lower() in names]
+        return np.isin(self.table.states(slots), codes)
+
+    def eligible(self, slots: npt.NDArray[Any] | None = None) -> Slots:
+        """Those of ``slots`` (or of all) that the spec lets eviction take now."""
+        eviction = self.table.EVICTION
+        if eviction is None:
+            return np.empty(0, np.intp)
+        every = np.arange(len(self.table)) if slots is None else slots
+        return eviction.eligible(self.table, self.meta, every)
+
+    def stamp(self, slots: npt.NDArray[Any], clock: int) -> None:
+        """Remember when slots were last used."""
+        self.meta["last_use"][slots] = clock
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of words, metadata and free stack."""
+        meta = sum(array.nbytes for array in self.meta.values())
+        return int(self.table.words.nbytes + meta + sum(stack.slots.nbytes for stack in self._free))
+
+
+class _Stack:
+    """Free slots; the lowest of [low, high) is on top at first."""
+
+    __slots__ = ("slots", "top")
+
+    def __init__(self, low: int, high: int) -> None:
+        self.slots = np.arange(high - 1, low - 1, -1, dtype=np.int32)
+        self.top = high - low
+
+    def push(self, slots: Slots) -> None:
+        """Put slots on top, the first of them uppermost."""
+        self.slots[self.top : self.top + len(slots)] = slots[::-1]
+        self.top += len(slots)
