@@ -69,7 +69,7 @@ def _maker(profile: ProfileSpec, kinds: Sequence[str]) -> str:
         "",
         "",
         f"def {profile.name}() -> Profile:",
-        f'    """{profile.title.rstrip(".")}."""',
+        f'    """{_plain(profile.title)}."""',
         "    return ProfilePlan(",
     ]
     return "\n".join([*head, *lines, ""])
@@ -150,6 +150,11 @@ def _value(value: object) -> str:
         inside = ", ".join(_value(item) for item in value)
         return f"({inside},)" if len(value) == 1 else f"({inside})"
     return repr(value)
+
+
+def _plain(title: str) -> str:
+    """A title that can stand in a docstring."""
+    return title.rstrip(".").replace("\\", "\\\\").replace('"', "'")
 
 
 def _text(text: str) -> str:
