@@ -122,12 +122,16 @@ class Layout:
 
     def part(self, name: str, layer: int) -> Part:
         """The part of that name in that layer; KeyError when there is none."""
-        for part in self.parts:
-            if part.layer == layer and part.name == name:
-                return part
-        raise KeyError(f"{self.kind} has no part {name!r} in layer {layer}")
+        try:
+            return self._by_name[name, layer]
+        except KeyError:
+            raise KeyError(f"{self.kind} has no part {name!r} in layer {layer}") from None
 
-    @property
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, int], Part]:
+        return {(part.name, part.layer): part for part in self.parts}
+
+    @cached_property
     def layers(self) -> tuple[int, ...]:
         """Layers that have a part here, ascending."""
         return tuple(sorted({part.layer for part in self.parts}))

@@ -289,6 +289,14 @@ def test_h21_alignment_follows_the_io_mode_in_force() -> None:
     assert layout.check_io("direct", 512) == 3_098_112
 
 
+def test_parts_are_found_by_name_and_layer() -> None:
+    layout = PROFILES["tiny_deepseek_v4"].layouts["swa_window"]
+    assert layout.layers == (0, 1, 2, 3, 4)
+    assert layout.part("values", 0).meaning == "value"
+    with pytest.raises(KeyError, match="no part 'values' in layer 2"):
+        layout.part("values", 2)
+
+
 def test_h20_copies_follow_declared_offsets() -> None:
     apart = Layout("compressed_kv", 1, (one_part(rows=1), one_part(name="values", offset=128, rows=1)), 256, 64)
     assert apart.copy_ranges(2) == ((512, 64), (640, 64))
