@@ -35,7 +35,7 @@ def shape(machine: Machine, event: Event) -> Shape:
     """The program of ``event``."""
     first: list[Case] = []
     for case in event.cases:
-        if not case.any_state or not first and case.when is None:
+        if not case.any_state or (not first and case.when is None):
             break
         first.append(case)
         if case.when is None:

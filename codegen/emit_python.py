@@ -18,17 +18,22 @@ class Home:
 
     folder: str = "runtime/generated"  # of the output
     base: str = ".."  # what stands before ``machine``, ``table`` and ``words`` in imports
+    tests: str = "tests/generated"  # where the tests of the modules live
+    package: str = "kvfsm.runtime.generated"  # the modules, as tests import them
 
 
 IMPORTS = {
-    "machine": ("Case", "Slot", "always", "check_number"),
+    "machine": ("Case", "Event", "Given", "Slot", "always", "check_number"),
     "table": ("Codes", "Eviction", "Flag", "Flags", "Index", "Meta", "Number", "Numbers", "OrderKey", "Table", "Words",
               "by_state"),
     "words": ("Bits", "Layout"),
 }
 
 
-def emit(spec: Spec, home: Home = Home()) -> dict[str, str]:  # noqa: B008  # frozen
+SHIPPED = Home()
+
+
+def emit(spec: Spec, home: Home = SHIPPED) -> dict[str, str]:
     """The modules of the runtime."""
     texts = {f"{home.folder}/refusal.py": refusal_module(spec.vocabulary, f"{spec.root.name}/vocabulary.yaml")}
     for machine in spec.machines:
@@ -74,15 +79,13 @@ def quoted(text: str) -> str:
 
 def kinds_module(spec: Spec, base: str) -> str:
     """``__init__``: every machine's classes, and the tables by name."""
-    names = [name for machine in spec.machines for name in (class_name(machine.name), f"{class_name(machine.name)}Table")]
+    named = {machine.name: class_name(machine.name) for machine in spec.machines}
+    classes = {module: [name, f"{name}Table"] for module, name in named.items()}
+    names = [name for both in classes.values() for name in both]
     imports = [
         line
-        for machine in sorted(spec.machines, key=lambda machine: machine.name)
-        for line in bracketed(
-            f"from .{machine.name} import ",
-            [class_name(machine.name), f"{class_name(machine.name)}Table"],
-            "",
-        )
+        for module, both in sorted({**classes, "refusal": ["Refusal"]}.items())
+        for line in from_imports(".", {module: both})
     ]
     lines = [
         f'"""{header(spec.root.name + "/")}"""',
@@ -91,7 +94,6 @@ def kinds_module(spec: Spec, base: str) -> str:
         "",
         *from_imports(base, {"table": ["Table"]}),
         *imports,
-        "from .refusal import Refusal",
         "",
         "# Table classes by the name of their machine, in the order of the spec.",
         "KINDS: dict[str, type[Table]] = {",
@@ -114,7 +116,7 @@ def exported_order(name: str) -> tuple[int, list[tuple[int, str]]]:
 
 def from_imports(base: str, wanted: dict[str, list[str]]) -> list[str]:
     """Import lines for some names of the base modules."""
-    dot = "" if base.endswith(".") else "."
+    dot = "" if base.endswith(".") else "."  # ".." and "." already end in one
     lines: list[str] = []
     for module, names in sorted(wanted.items()):
         if names:
@@ -177,7 +179,7 @@ def _body(machine: Machine) -> list[str]:
     states = bracketed("ALL = (", [f'"{state.name}"' for state in machine.states], ")")
     if any(case.any_state for event in machine.events for case in event.cases):
         lines += states
-    lines += ["", "", *python_class.class_lines(machine), "", ""]
+    lines += [*python_class.event_lines(machine), "", "", *python_class.class_lines(machine), "", ""]
     lines += [*python_class.case_lines(machine), ""]
     lines += ["", *python_table.code_lines(machine), *python_table.keep_lines(machine), ""]
     for event in machine.events:

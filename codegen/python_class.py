@@ -11,8 +11,15 @@ from .cases import Arm, certain, effect_text, guard_text, refusals_of, says, sha
 from .layout import bracketed, comment, docstring, flowed, indented, joined, statement
 from .names import class_name, constant, python_name
 
-# What the base class means by these names; a field or an event of that name gets an underscore behind it.
-SLOT_NAMES = frozenset({"word", "slot_id", "takes", "machine"})
+PROMISE = (
+    "Each event returns None when it was applied, else why it was refused; a state that does not take it raises "
+    "IllegalEvent, a value beyond its field FieldOverflow."
+)
+# What the base classes mean by these names; a field or an event of that name gets an underscore behind it.
+RESERVED = frozenset(
+    {"word", "slot_id", "takes", "machine", "fire"}  # of a slot
+    | {"words", "on_event", "whole", "fields", "states", "count_by_state", "slot", "explain"}  # of a table
+)
 
 
 def state_class(machine: Machine) -> str:
@@ -27,12 +34,12 @@ def field_class(machine: Machine, field: str) -> str:
 
 def property_name(field: str) -> str:
     """What a field's property is called."""
-    return python_name(field, SLOT_NAMES)
+    return python_name(field, RESERVED)
 
 
 def method_name(machine: Machine, event: str) -> str:
-    """What an event's method is called in the class of one slot."""
-    return python_name(event, SLOT_NAMES | {field.name for field in machine.fields})
+    """What an event's method is called, in the class of one slot and in the table."""
+    return python_name(event, RESERVED | {field.name for field in machine.fields})
 
 
 def argument_type(machine: Machine, argument: Argument) -> str:
@@ -83,10 +90,7 @@ def class_lines(machine: Machine) -> list[str]:
     name = class_name(machine.name)
     lines = [
         f"class {name}(Slot):",
-        *indented(docstring(f"One slot: {machine.title[:1].lower()}{machine.title[1:]}", more=[
-            "Each event returns None when it was applied, else why it was refused; a state that does not take it raises "
-            "IllegalEvent, a value beyond its field FieldOverflow.",
-        ])),
+        *indented(docstring(f"One slot: {machine.title[:1].lower()}{machine.title[1:]}", more=[PROMISE])),
         "",
         "    __slots__ = ()",
         "",
@@ -94,12 +98,30 @@ def class_lines(machine: Machine) -> list[str]:
         "    LAYOUT = LAYOUT",
         f"    STATES = {state_class(machine)}",
         "    REFUSALS = Refusal",
+        "    EVENTS = EVENTS",
     ]
     for field in machine.fields:
         lines += ["", *indented(_property(machine, field))]
     for event in machine.events:
         lines += ["", *indented(_method(machine, event))]
     return lines
+
+
+def event_lines(machine: Machine) -> list[str]:
+    """``EVENTS``: methods and arguments as data."""
+    lines = ["EVENTS = {"]
+    for event in machine.events:
+        items = [
+            f'Given("{a.name}", {argument_type(machine, a)}, {number(argument_high(machine, a))})' for a in event.given
+        ]
+        given = f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+        line = f'    "{event.name}": Event("{method_name(machine, event.name)}", {given}),'
+        if len(line) > 120:
+            head = f'    "{event.name}": Event("{method_name(machine, event.name)}", ('
+            lines += [head, *(f"        {item}," for item in items), "    )),"]
+        else:
+            lines.append(line)
+    return [*lines, "}"]
 
 
 def case_lines(machine: Machine) -> list[str]:

@@ -11,24 +11,18 @@ from ..spec.language.model import Assignment, Case, Event, Eviction, Machine
 from ..spec.targets import numpy, text
 from ..spec.targets.infix import Leaf, Names, plain
 from .cases import fields_read, says
-from .layout import bracketed, comment, docstring, indented, statement
+from .layout import WIDTH, bracketed, comment, docstring, indented, statement
 from .names import class_name, constant, python_name
 from .python_class import (
     argument_high,
+    method_name,
     method_notes,
     number,
     state_class,
 )
 
-# What the base class means by these names; an event of that name gets an underscore behind it.
-TABLE_NAMES = frozenset({"words", "on_event", "whole", "fields", "states", "count_by_state", "slot", "explain"})
 # Names that a generated function uses for itself; a field or an argument of that name gets an underscore behind it.
 LOCAL_NAMES = frozenset({"words", "state", "case", "codes", "np", "slots", "self", "table", "meta"})
-
-
-def table_method(event: str) -> str:
-    """What an event's method is called in the table."""
-    return python_name(event, TABLE_NAMES)
 
 
 def local_name(word: str) -> str:
@@ -220,7 +214,8 @@ def _effect(machine: Machine, case: Case, names: Names) -> str:
             if isinstance(assignment.value, Truth):
                 value, simple = "1", True
             shifted = value if simple else f"({value})"
-            parts.append(f"({shifted} << {shift})" if _numeric(machine, assignment) else f"({shifted}.astype(np.int64) << {shift})")
+            whole = shifted if _numeric(machine, assignment) else f"{shifted}.astype(np.int64)"
+            parts.append(f"({whole} << {shift})")
     kept = "words"
     if cleared:
         kept = f"words & {keep_name(tuple(cleared))}"
@@ -272,6 +267,7 @@ def table_lines(machine: Machine) -> list[str]:
         "    LAYOUT = LAYOUT",
         f"    STATES = {state_class(machine)}",
         "    REFUSALS = Refusal",
+        "    EVENTS = EVENTS",
         "    CASES = CASES",
         f"    SLOT = {name}",
         *indented(bracketed("META: ClassVar[Mapping[str, npt.DTypeLike]] = {", meta, "}", 4)),
@@ -287,7 +283,7 @@ def _method(machine: Machine, event: Event) -> list[str]:
     arguments = {argument.name: python_name(argument.name, {"self", "slots", "index"}) for argument in event.given}
     given = ["self", "slots: npt.ArrayLike", *(["*"] if arguments else []),
              *(f"{name}: npt.ArrayLike" for name in arguments.values())]
-    lines = bracketed(f"def {table_method(event.name)}(", given, ") -> Codes:", 4)
+    lines = bracketed(f"def {method_name(machine, event.name)}(", given, ") -> Codes:", 4)
     lines += indented(docstring(event.about, 8, [method_notes(machine, event)]))
     lines.append("    index = self._index(slots)")
     passed = []
@@ -305,11 +301,9 @@ def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
     names = _names(machine, {})
     lines: list[str] = []
 
-    def function(name: str, kind: str, expression: Expr | None) -> None:
+    def function(name: str, kind: str, says: str, expression: Expr | None) -> None:
         nonlocal lines
-        lines += [f"def {name}(table: Table, meta: Meta, slots: Index) -> {kind}:"]
-        lines += indented(docstring(f"True of a slot that may go: ``{text.render(expression)}``" if kind == "Flags" and name.endswith("guard")
-                                    else f"Order key: ``{text.render(expression)}``" if expression else "Every candidate may go"))
+        lines += [f"def {name}(table: Table, meta: Meta, slots: Index) -> {kind}:", *indented(docstring(says))]
         for field in machine.fields:
             if field.name in fields_read(expression):
                 value = f'table.fields("{field.name}", slots)'
@@ -317,11 +311,12 @@ def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
         value = numpy.render(expression, names) if expression is not None else "np.ones(len(slots), np.bool_)"
         lines += [*indented(statement("return ", f"np.asarray({value})", "", 4)), "", ""]
 
-    function("_eviction_guard", "Flags", eviction.when)
+    says = "Every candidate may go" if eviction.when is None else f"May go: ``{text.render(eviction.when)}``"
+    function("_eviction_guard", "Flags", says, eviction.when)
     keys = []
     for place, order in enumerate(eviction.order, start=1):
         kind = "Flags" if order.first in ("true", "false") else "Numbers"
-        function(f"_eviction_key_{place}", kind, order.by)
+        function(f"_eviction_key_{place}", kind, f"Key {place} of the order: ``{text.render(order.by)}``", order.by)
         keys.append(f'OrderKey("{text.render(order.by)}", _eviction_key_{place}, "{order.first}")')
     candidates = ", ".join(f"_{constant(state)}" for state in eviction.candidates)
     items = [
@@ -332,8 +327,10 @@ def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
         f"order=({', '.join(keys)}{',' if len(keys) == 1 else ''})",
         f'leaves="{eviction.leaves}"',
     ]
-    lines += ["EVICTION = Eviction("] + [
-        piece for item in items for piece in (
-            ["    order=(", *(f"        {key}," for key in keys), "    ),"] if item.startswith("order=") and len(item) > 114
-            else [f"    {item},"])] + [")"]
-    return lines
+    lines.append("EVICTION = Eviction(")
+    for item in items:
+        if item.startswith("order=") and len(item) > WIDTH - 6:
+            lines += ["    order=(", *(f"        {key}," for key in keys), "    ),"]
+        else:
+            lines.append(f"    {item},")
+    return [*lines, ")"]

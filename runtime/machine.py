@@ -41,6 +41,23 @@ class Case:
         return head + ", ".join(filter(None, (self.to or "stays", self.do)))
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One argument of an event: int, bool or an enum of the spec, from 0 to ``high``."""
+
+    name: str
+    kind: type[int]
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event's method, which has another name where Python or a base class uses the event's, and its arguments."""
+
+    method: str
+    given: tuple[Given, ...]
+
+
 def always(*_: object, **__: object) -> bool:
     """The guard of a case that always fits."""
     return True
@@ -55,10 +72,14 @@ class Slot:
     LAYOUT: ClassVar[Layout]
     STATES: ClassVar[type[IntEnum]]
     REFUSALS: ClassVar[type[IntEnum]]
+    EVENTS: ClassVar[Mapping[str, Event]]
     CASES: ClassVar[tuple[Case, ...]]
 
     def __init__(self, word: int = 0, *, slot_id: int | None = None):
-        """A slot that holds ``word``; ``slot_id`` is its number, for messages only. BadWord when no slot can hold it."""
+        """A slot that holds ``word``; ``slot_id`` is its number, for messages only.
+
+        Raises BadWord when no slot can hold it.
+        """
         self.LAYOUT.check(word, slot_id)
         self.word = word
         self.slot_id = slot_id
@@ -77,6 +98,15 @@ class Slot:
     def takes(self) -> tuple[str, ...]:
         """The events that the present state lists, in the order of the spec."""
         return events_from(self.CASES, self._state_name())
+
+    def fire(self, event: str, **arguments: int) -> str | None:
+        """An event by name: the word of the refusal, "illegal" included, or None when it was applied."""
+        method = getattr(self, self.EVENTS[event].method)
+        try:
+            refusal: IntEnum | None = method(**arguments)
+        except IllegalEvent:
+            return "illegal"
+        return None if refusal is None else refusal.name.lower()
 
     def machine(self) -> Machine:
         """The same machine, in the same state, as one of the ``transitions`` library, which must be installed."""
@@ -120,6 +150,12 @@ class LibraryModel:
     def word(self) -> int:
         """The fields of ``slot`` with the library's state."""
         return self.slot.LAYOUT.replaced(self.slot.word, {"state": self.slot.STATES[self.state.upper()].value})
+
+    def put(self, word: int) -> None:
+        """Go on from another word."""
+        self.slot.word = word
+        self.state = self.slot._state_name()
+        self.refusal = None
 
     def fire(self, event: str, arguments: Mapping[str, int]) -> str | None:
         """Fire one event; the refusal's word, "illegal" included, or None when it was applied."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import BadSlots, BadWord, DuplicateSlots, FieldOverflow
-from .machine import Case, Slot
+from .machine import Case, Event, Slot
 from .words import Layout
 
 Words = npt.NDArray[np.int64]
@@ -69,7 +69,7 @@ class Eviction:
 
 
 def by_state(outcomes: Mapping[int, int], otherwise: int, size: int) -> Codes:
-    """What decides an event when no guard fits, by state code: uint8 [size], ``otherwise`` where a state has no entry."""
+    """What decides an event when no guard fits, by state code: uint8 [size]; ``otherwise`` for states without entry."""
     table = np.full(size, otherwise, np.uint8)
     for state, outcome in outcomes.items():
         table[state] = outcome
@@ -96,6 +96,7 @@ class Table:
     LAYOUT: ClassVar[Layout]
     STATES: ClassVar[type[IntEnum]]
     REFUSALS: ClassVar[type[IntEnum]]
+    EVENTS: ClassVar[Mapping[str, Event]]
     CASES: ClassVar[tuple[Case, ...]]
     SLOT: ClassVar[type[Slot]]
     META: ClassVar[Mapping[str, npt.DTypeLike]]
@@ -105,8 +106,8 @@ class Table:
     def __init__(self, slots: int | npt.NDArray[np.uint64], on_event: OnEvent | None = None):
         """A table of so many free slots, or over an array of words, which is used and not copied.
 
-        ``on_event(machine, event, slots, codes)`` is called after each event: once, with all its slots. If ``whole`` held
-        back an event, it is called with the slots that refused.
+        ``on_event(machine, event, slots, codes)`` is called after each event: once, with all its slots. If ``whole``
+        held back an event, it is called with the slots that refused.
         """
         self.words = _checked_words(self.LAYOUT, slots)
         self.on_event = on_event
@@ -147,12 +148,16 @@ class Table:
         (index,) = self._index([slot])
         return self.SLOT(int(self.words[index]), slot_id=int(index))
 
+    def fire(self, event: str, slots: npt.ArrayLike, **arguments: npt.ArrayLike) -> Codes:
+        """An event by name, as its method does it."""
+        codes: Codes = getattr(self, self.EVENTS[event].method)(slots, **arguments)
+        return codes
+
     def explain(self, slot: int, event: str) -> str:
         """What the slot is, and what would decide ``event`` on it, case by case."""
         one = self.slot(slot)
-        known = tuple(dict.fromkeys(case.event for case in self.CASES))
-        if event not in known:
-            raise ValueError(f"{self.MACHINE} has no event '{event}'; it has: {', '.join(known)}")
+        if event not in self.EVENTS:
+            raise ValueError(f"{self.MACHINE} has no event '{event}'; it has: {', '.join(self.EVENTS)}")
         values = one.LAYOUT.unpack(one.word)
         del values["state"]
         state = one._state_name()
@@ -230,7 +235,8 @@ class Table:
         array = np.asarray(value)
         if array.shape not in ((), (1,), slots.shape):
             raise ValueError(
-                f"{self.MACHINE}: '{name}' takes one value or one a slot, {len(slots)}, not an array of shape {array.shape}"
+                f"{self.MACHINE}: '{name}' takes one value, or one for each of {len(slots)} slots, "
+                f"not an array of shape {array.shape}"
             )
         return array
 

@@ -77,4 +77,5 @@ class Layout:
         for field in self.fields:
             value = word >> field.shift & field.mask
             if value > field.high:
-                raise BadWord(self.machine, slot, word, f"'{field.name}' is {value}, and its values end at {field.high}")
+                why = f"'{field.name}' is {value}, and its values end at {field.high}"
+                raise BadWord(self.machine, slot, word, why)

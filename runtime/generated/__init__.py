@@ -6,9 +6,9 @@ from ..table import Table
 from .compressed_kv import CompressedKv, CompressedKvTable
 from .indexer_state import IndexerState, IndexerStateTable
 from .ondisk_prefix import OndiskPrefix, OndiskPrefixTable
+from .refusal import Refusal
 from .swa_window import SwaWindow, SwaWindowTable
 from .uncompressed_tail import UncompressedTail, UncompressedTailTable
-from .refusal import Refusal
 
 # Table classes by the name of their machine, in the order of the spec.
 KINDS: dict[str, type[Table]] = {

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..machine import Case, Slot, always, check_number
+from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
 from ..words import Bits, Layout
 from .refusal import Refusal
@@ -51,6 +51,45 @@ MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
 MAX_LANDED = 0x7F
 ALL = ("free", "filling", "resident", "stale", "rebuilding", "loading", "expired", "failed", "quarantined")
+EVENTS = {
+    "take": Event("take", (Given("wanted_layout", int, 0x3F),)),
+    "index": Event("index", (Given("expected", int, 0xFFFFF), Given("to_version", int, 0xFF))),
+    "retract": Event("retract", (Given("expected", int, 0xFFFFF), Given("to_version", int, 0xFF))),
+    "seal": Event("seal", (
+        Given("expected", int, 0xFFFFF),
+        Given("kv_version", int, 0xFF),
+        Given("layers", int, 0x7F),
+    )),
+    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
+    "pin": Event("pin", (Given("expected", int, 0xFFFFF), Given("wanted", int, 0x3F), Given("kv_version", int, 0xFF))),
+    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
+    "use_layer": Event("use_layer", (
+        Given("expected", int, 0xFFFFF),
+        Given("layer", int, 0x7F),
+        Given("kv_version", int, 0xFF),
+    )),
+    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
+    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
+    "fall_behind": Event("fall_behind", (Given("expected", int, 0xFFFFF),)),
+    "rebuild_begin": Event("rebuild_begin", (Given("expected", int, 0xFFFFF),)),
+    "rebuild_done": Event("rebuild_done", (
+        Given("expected", int, 0xFFFFF),
+        Given("ok", bool, 1),
+        Given("kv_version", int, 0xFF),
+    )),
+    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "evict": Event("evict", ()),
+    "load_begin": Event("load_begin", (Given("wanted_layout", int, 0x3F), Given("kv_version", int, 0xFF))),
+    "land": Event("land", (Given("expected", int, 0xFFFFF), Given("layer", int, 0x7F))),
+    "load_done": Event("load_done", (
+        Given("expected", int, 0xFFFFF),
+        Given("ok", bool, 1),
+        Given("layers", int, 0x7F),
+    )),
+    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
+    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
+    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+}
 
 
 class IndexerState(Slot):
@@ -66,6 +105,7 @@ class IndexerState(Slot):
     LAYOUT = LAYOUT
     STATES = IndexerStateState
     REFUSALS = Refusal
+    EVENTS = EVENTS
 
     @property
     def state(self) -> IndexerStateState:
@@ -1102,26 +1142,26 @@ def _discard(words: Words, expected: Number) -> tuple[Words, Codes]:
 
 
 def _eviction_guard(table: Table, meta: Meta, slots: Index) -> Flags:
-    """True of a slot that may go: ``pins == 0 and holds == 0``."""
+    """May go: ``pins == 0 and holds == 0``."""
     pins = table.fields("pins", slots)
     holds = table.fields("holds", slots)
     return np.asarray((pins == 0) & (holds == 0))
 
 
 def _eviction_key_1(table: Table, meta: Meta, slots: Index) -> Flags:
-    """Order key: ``state == expired``."""
+    """Key 1 of the order: ``state == expired``."""
     state = table.fields("state", slots)
     return np.asarray(state == _EXPIRED)
 
 
 def _eviction_key_2(table: Table, meta: Meta, slots: Index) -> Flags:
-    """Order key: ``state == stale``."""
+    """Key 2 of the order: ``state == stale``."""
     state = table.fields("state", slots)
     return np.asarray(state == _STALE)
 
 
 def _eviction_key_3(table: Table, meta: Meta, slots: Index) -> Numbers:
-    """Order key: ``last_use``."""
+    """Key 3 of the order: ``last_use``."""
     return np.asarray(meta["last_use"][slots])
 
 
@@ -1151,6 +1191,7 @@ class IndexerStateTable(Table):
     LAYOUT = LAYOUT
     STATES = IndexerStateState
     REFUSALS = Refusal
+    EVENTS = EVENTS
     CASES = CASES
     SLOT = IndexerState
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..machine import Case, Slot, always, check_number
+from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
 from ..words import Bits, Layout
 from .refusal import Refusal
@@ -56,6 +56,27 @@ LAYOUT = Layout(
 MAX_PINS = 0xFF
 MAX_GENERATION = 0xFFFFF
 ALL = ("free", "staging", "durable", "corrupt", "expired", "failed", "quarantined")
+EVENTS = {
+    "put_begin": Event("put_begin", (
+        Given("of_kind", OndiskPrefixKind, 3),
+        Given("at_epoch", int, 0xFFFF),
+        Given("is_lossy", bool, 1),
+    )),
+    "put_done": Event("put_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
+    "put_abort": Event("put_abort", (Given("expected", int, 0xFFFFF),)),
+    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
+    "recover": Event("recover", (
+        Given("of_kind", OndiskPrefixKind, 3),
+        Given("at_epoch", int, 0xFFFF),
+        Given("is_lossy", bool, 1),
+    )),
+    "open": Event("open", (Given("expected", int, 0xFFFFF), Given("at_epoch", int, 0xFFFF))),
+    "close": Event("close", (Given("expected", int, 0xFFFFF),)),
+    "verify": Event("verify", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
+    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "evict": Event("evict", ()),
+    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+}
 
 
 class OndiskPrefix(Slot):
@@ -71,6 +92,7 @@ class OndiskPrefix(Slot):
     LAYOUT = LAYOUT
     STATES = OndiskPrefixState
     REFUSALS = Refusal
+    EVENTS = EVENTS
 
     @property
     def state(self) -> OndiskPrefixState:
@@ -632,19 +654,19 @@ def _discard(words: Words, expected: Number) -> tuple[Words, Codes]:
 
 
 def _eviction_guard(table: Table, meta: Meta, slots: Index) -> Flags:
-    """True of a slot that may go: ``pins == 0``."""
+    """May go: ``pins == 0``."""
     pins = table.fields("pins", slots)
     return np.asarray(pins == 0)
 
 
 def _eviction_key_1(table: Table, meta: Meta, slots: Index) -> Flags:
-    """Order key: ``state in [corrupt, expired]``."""
+    """Key 1 of the order: ``state in [corrupt, expired]``."""
     state = table.fields("state", slots)
     return np.asarray((state == _CORRUPT) | (state == _EXPIRED))
 
 
 def _eviction_key_2(table: Table, meta: Meta, slots: Index) -> Numbers:
-    """Order key: ``last_use``."""
+    """Key 2 of the order: ``last_use``."""
     return np.asarray(meta["last_use"][slots])
 
 
@@ -673,6 +695,7 @@ class OndiskPrefixTable(Table):
     LAYOUT = LAYOUT
     STATES = OndiskPrefixState
     REFUSALS = Refusal
+    EVENTS = EVENTS
     CASES = CASES
     SLOT = OndiskPrefix
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "bytes": np.uint64}

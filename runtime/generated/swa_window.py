@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..machine import Case, Slot, always, check_number
+from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
 from ..words import Bits, Layout
 from .refusal import Refusal
@@ -46,6 +46,24 @@ MAX_PINS = 0xFFF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
 ALL = ("free", "filling", "resident", "loading", "expired", "failed", "quarantined")
+EVENTS = {
+    "take": Event("take", ()),
+    "slide": Event("slide", (Given("expected", int, 0xFFFFF), Given("to_boundary", int, 0xFFFFFF))),
+    "rewind": Event("rewind", (Given("expected", int, 0xFFFFF), Given("to_boundary", int, 0xFFFFFF))),
+    "seal": Event("seal", (Given("expected", int, 0xFFFFF), Given("at", int, 0xFFFFFF))),
+    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
+    "pin": Event("pin", (Given("expected", int, 0xFFFFF), Given("at", int, 0xFFFFFF))),
+    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
+    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
+    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
+    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "evict": Event("evict", ()),
+    "load_begin": Event("load_begin", (Given("at", int, 0xFFFFFF),)),
+    "load_done": Event("load_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
+    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
+    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
+    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+}
 
 
 class SwaWindow(Slot):
@@ -61,6 +79,7 @@ class SwaWindow(Slot):
     LAYOUT = LAYOUT
     STATES = SwaWindowState
     REFUSALS = Refusal
+    EVENTS = EVENTS
 
     @property
     def state(self) -> SwaWindowState:
@@ -746,20 +765,20 @@ def _discard(words: Words, expected: Number) -> tuple[Words, Codes]:
 
 
 def _eviction_guard(table: Table, meta: Meta, slots: Index) -> Flags:
-    """True of a slot that may go: ``pins == 0 and holds == 0``."""
+    """May go: ``pins == 0 and holds == 0``."""
     pins = table.fields("pins", slots)
     holds = table.fields("holds", slots)
     return np.asarray((pins == 0) & (holds == 0))
 
 
 def _eviction_key_1(table: Table, meta: Meta, slots: Index) -> Flags:
-    """Order key: ``state == expired``."""
+    """Key 1 of the order: ``state == expired``."""
     state = table.fields("state", slots)
     return np.asarray(state == _EXPIRED)
 
 
 def _eviction_key_2(table: Table, meta: Meta, slots: Index) -> Numbers:
-    """Order key: ``last_use``."""
+    """Key 2 of the order: ``last_use``."""
     return np.asarray(meta["last_use"][slots])
 
 
@@ -785,6 +804,7 @@ class SwaWindowTable(Table):
     LAYOUT = LAYOUT
     STATES = SwaWindowState
     REFUSALS = Refusal
+    EVENTS = EVENTS
     CASES = CASES
     SLOT = SwaWindow
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}

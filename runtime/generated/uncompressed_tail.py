@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..machine import Case, Slot, always, check_number
+from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
 from ..words import Bits, Layout
 from .refusal import Refusal
@@ -58,6 +58,51 @@ MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
 MAX_POSITION = 0xFFFF
 ALL = ("free", "filling", "resident", "loading", "expired", "failed", "quarantined")
+EVENTS = {
+    "take": Event("take", (Given("wanted_semantics", UncompressedTailSemantics, 1),)),
+    "append": Event("append", (Given("expected", int, 0xFFFFF), Given("count", int, 0xFF), Given("span", int, 0xFF))),
+    "emit": Event("emit", (Given("expected", int, 0xFFFFF), Given("span", int, 0xFF))),
+    "rewind": Event("rewind", (
+        Given("expected", int, 0xFFFFF),
+        Given("to_position", int, 0xFFFF),
+        Given("to_rows", int, 0xFF),
+    )),
+    "restore": Event("restore", (
+        Given("expected", int, 0xFFFFF),
+        Given("at", int, 0xFFFF),
+        Given("with_rows", int, 0xFF),
+        Given("has_carry", bool, 1),
+        Given("given_semantics", UncompressedTailSemantics, 1),
+    )),
+    "seal": Event("seal", (
+        Given("expected", int, 0xFFFFF),
+        Given("at", int, 0xFFFF),
+        Given("with_rows", int, 0xFF),
+        Given("has_carry", bool, 1),
+    )),
+    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
+    "pin": Event("pin", (
+        Given("expected", int, 0xFFFFF),
+        Given("at", int, 0xFFFF),
+        Given("with_rows", int, 0xFF),
+        Given("wanted_semantics", UncompressedTailSemantics, 1),
+    )),
+    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
+    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
+    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
+    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "evict": Event("evict", ()),
+    "load_begin": Event("load_begin", (
+        Given("at", int, 0xFFFF),
+        Given("with_rows", int, 0xFF),
+        Given("has_carry", bool, 1),
+        Given("wanted_semantics", UncompressedTailSemantics, 1),
+    )),
+    "load_done": Event("load_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
+    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
+    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
+    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+}
 
 
 class UncompressedTail(Slot):
@@ -73,6 +118,7 @@ class UncompressedTail(Slot):
     LAYOUT = LAYOUT
     STATES = UncompressedTailState
     REFUSALS = Refusal
+    EVENTS = EVENTS
 
     @property
     def state(self) -> UncompressedTailState:
@@ -1026,20 +1072,20 @@ def _discard(words: Words, expected: Number) -> tuple[Words, Codes]:
 
 
 def _eviction_guard(table: Table, meta: Meta, slots: Index) -> Flags:
-    """True of a slot that may go: ``pins == 0 and holds == 0``."""
+    """May go: ``pins == 0 and holds == 0``."""
     pins = table.fields("pins", slots)
     holds = table.fields("holds", slots)
     return np.asarray((pins == 0) & (holds == 0))
 
 
 def _eviction_key_1(table: Table, meta: Meta, slots: Index) -> Flags:
-    """Order key: ``state == expired``."""
+    """Key 1 of the order: ``state == expired``."""
     state = table.fields("state", slots)
     return np.asarray(state == _EXPIRED)
 
 
 def _eviction_key_2(table: Table, meta: Meta, slots: Index) -> Numbers:
-    """Order key: ``last_use``."""
+    """Key 2 of the order: ``last_use``."""
     return np.asarray(meta["last_use"][slots])
 
 
@@ -1066,6 +1112,7 @@ class UncompressedTailTable(Table):
     LAYOUT = LAYOUT
     STATES = UncompressedTailState
     REFUSALS = Refusal
+    EVENTS = EVENTS
     CASES = CASES
     SLOT = UncompressedTail
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}

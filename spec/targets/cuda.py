@@ -1,4 +1,4 @@
-"""Expressions as CUDA C++: those of C, with ``true`` and ``false`` built in. A module of its own so that callers say what they mean."""
+"""Expressions as CUDA C++: those of C. ``true`` and ``false`` are built in, so no header is needed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Rewrites that a target may need before printing: each takes an expression and gives an equal one with fewer kinds of node.
+"""Rewrites that a target may need before printing: each gives an equal expression with fewer kinds of node.
 
-``simplified`` is for the reader's sake (``not a == b`` becomes ``a != b``); the others serve targets that lack a construct.
+``simplified`` is for the reader's sake (``not a == b`` becomes ``a != b``); the others serve targets that lack a
+construct.
 """
 
 from __future__ import annotations

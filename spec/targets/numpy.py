@@ -1,4 +1,4 @@
-"""Expressions as vectorised Python, on int64 and bool arrays of NumPy, or of any module of the same shape (CuPy, as ``xp``).
+"""Expressions as vectorised Python, on int64 and bool arrays of NumPy or of a module like it (CuPy, as ``xp``).
 
 Both sides of ``and``, ``or`` and a choice are computed for every element; a divisor that a guard keeps positive is
 therefore held at 1 or more, so that elements which the guard leaves out don't divide by zero.

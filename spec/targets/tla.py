@@ -43,6 +43,6 @@ TLA = Infix(
     choice=_choice,
     member=_member,
     # TLA+ gives /\ and \/, and also * and \div and %, no order among themselves.
-    clashes=frozenset({("or", "and"), ("and", "or"), ("implies", "or"), ("implies", "and"), ("not", "=="), ("not", "!=")})
+    clashes=frozenset({("or", "and"), ("and", "or"), ("implies", "or"), ("implies", "and")})
     | frozenset(permutations(("*", "//", "%"), 2)),
 )

@@ -1,0 +1,57 @@
+"""Check a spec, and print every problem with its place and how to mend it.
+
+  kvfsm lint                   the spec that is shipped with kvfsm
+  kvfsm lint --spec my_spec    one's own
+  kvfsm lint --json            {"ok": ..., "problems": [{"code", "file", "line", "column", "message", "fix"}]}
+
+`kvfsm explain E204` says more about one code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ...spec.language.load import Loaded, load_spec
+from ...spec.language.problems import as_json, render_all
+
+HELP = "check specs, and say how to mend what is wrong"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    add_spec(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, report, and say how it went: 0 clean, 1 problems, 2 no such folder."""
+    loaded = loaded_spec(args.spec)
+    if loaded is None:
+        return 2
+    if args.json:
+        print(json.dumps({"ok": not loaded.problems, "problems": [as_json(problem) for problem in loaded.problems]}))
+        return 1 if loaded.problems else 0
+    if loaded.problems:
+        print(render_all(loaded.problems, loaded.sources))
+        count = len(loaded.problems)
+        print(f"\n{count} problem{'s' if count > 1 else ''}", file=sys.stderr)
+        return 1
+    spec = loaded.required()
+    print(f"well: {len(spec.machines)} machines, {len(spec.protocols)} protocols, {len(spec.profiles)} model profiles")
+    return 0
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    """The option that names a spec's folder."""
+    parser.add_argument("--spec", type=Path, metavar="DIR", help="folder of the spec (default: the shipped one)")
+
+
+def loaded_spec(directory: Path | None) -> Loaded | None:
+    """The spec in a folder; None, with a line on stderr, when there is no such folder."""
+    if directory is not None and not directory.is_dir():
+        print(f"kvfsm: there is no folder '{directory}'; `kvfsm init {directory}` makes one", file=sys.stderr)
+        return None
+    return load_spec(directory)
