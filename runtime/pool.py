@@ -59,7 +59,7 @@ class Pool:
         """All free slots, in no order."""
         return np.concatenate([stack.slots[: stack.top] for stack in self._free]).astype(np.intp)
 
-    def take(self, count: int, event: str = "take", *, cold: bool = False, owner: int = 0, **given: npt.ArrayLike) -> Slots:
+    def take(self, count: int, event: str = "take", /, *, cold: bool = False, owner: int = 0, **given: npt.ArrayLike) -> Slots:
         """``count`` free slots, ascending, in the state that ``event`` leads to.
 
         Raises:
@@ -85,18 +85,18 @@ class Pool:
         if len(hot) < len(usable):
             self._free[1].push(usable[usable >= self.hot])
 
-    def fire(self, event: str, slots: npt.NDArray[Any], **given: npt.ArrayLike) -> int:
+    def fire(self, event: str, slots: npt.NDArray[Any], /, **given: npt.ArrayLike) -> int:
         """Apply an event to all slots, or to none; returns 0, or the code of the first refusal."""
         codes = getattr(self.whole, event)(slots, **given)
         return int(codes[codes != 0][0]) if codes.any() else 0
 
-    def must(self, event: str, slots: npt.NDArray[Any], layer: str, **given: npt.ArrayLike) -> None:
+    def must(self, event: str, slots: npt.NDArray[Any], layer: str, /, **given: npt.ArrayLike) -> None:
         """The same; raises Refused with the event's refusal when any slot refuses."""
         if code := self.fire(event, slots, **given):
             refusal: Any = self.table.REFUSALS(code)
             raise Refused(refusal, layer, f"{self.kind} refuses '{event}': {refusal.reason}")
 
-    def release(self, event: str, slots: Slots, **given: npt.ArrayLike) -> None:
+    def release(self, event: str, slots: Slots, /, **given: npt.ArrayLike) -> None:
         """Fire an event that makes slots free, and put them on the stack."""
         if len(slots):
             self.must(event, slots, "pool", **given)

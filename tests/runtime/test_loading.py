@@ -1,0 +1,220 @@
+"""Loads from a store and expansions: all or nothing, layer by layer, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.answers import AnswerKind, Reason
+from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.fill import Fill
+from kvfsm.runtime.generated import Refusal
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.lease import Lease
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+
+PROFILE = PROFILES["tiny_deepseek_v4"]
+A = PROFILE.granule
+
+
+class MemoryStore:
+    """A store in a dictionary, with faults on demand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
+        self.broken: set[str] = set()
+        self.epoch = 1
+
+    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.array([one in self.objects for one in ids], bool)
+
+    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
+        self.put_many([Item(id, payload, meta)])
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        for item in items:
+            self.objects[item.id] = (bytes(item.payload), dict(item.meta))
+        return len(items)
+
+    def get(self, id: ObjectId, into: Any) -> Found:
+        if id not in self.objects or id.kind in self.broken:
+            self.objects.pop(id, None)
+            return Found(Verdict.INTEGRITY if id.kind in self.broken else Verdict.MISS)
+        payload, meta = self.objects[id]
+        into[: len(payload)] = np.frombuffer(payload, np.uint8)
+        return Found(Verdict.OK, meta, len(payload))
+
+    def reset(self) -> int:
+        self.objects.clear()
+        self.epoch += 1
+        return self.epoch
+
+    def usage(self) -> Any:
+        return len(self.objects)
+
+    def close(self) -> None:
+        self.objects.clear()
+
+
+def make(store: MemoryStore | None = None, slots: int = 32, **options: Any) -> Manager:
+    return Manager(PROFILE, dict.fromkeys(PROFILE.kinds, slots), NumpyBackend(), store=store, **options)
+
+
+def prompt_keys(manager: Manager, granules: int, seed: int = 0) -> Keys:
+    return manager.keys(np.random.default_rng(seed).integers(0, 256, granules * A + 3))
+
+
+def write(fill: Fill) -> None:
+    for kind in fill.kinds:
+        for part in PROFILE.layouts[kind].parts:
+            view = fill.view(kind, part.name, part.layer)
+            for n, place in enumerate(fill.places[kind].tolist()):
+                view[n] = (place * 7 + part.layer + len(kind)) % 251
+
+
+def put(manager: Manager, keys: Keys, start: int, stop: int) -> None:
+    for granule in range(start, stop):
+        fill = manager.reserve(keys, granule, granule + 1)
+        write(fill)
+        manager.publish(fill)
+
+
+def check_bytes(lease: Lease) -> None:
+    for kind in lease.slots:
+        boundary = lease.length // A
+        places = range(boundary) if kind in ("compressed_kv", "indexer_state") else [boundary]
+        for part in PROFILE.layouts[kind].parts:
+            for n, place in enumerate(places):
+                assert (lease.view(kind, part.name, part.layer)[n] == (place * 7 + part.layer + len(kind)) % 251).all()
+
+
+def audited(manager: Manager) -> None:
+    assert manager.audit().violations == ()
+
+
+def stored(granules: int = 4) -> MemoryStore:
+    """A store that another manager filled."""
+    store = MemoryStore()
+    writer = make(store)
+    put(writer, prompt_keys(writer, granules), 0, granules)
+    audited(writer)
+    return store
+
+
+def test_another_process_finds_what_was_stored() -> None:
+    manager = make(stored())
+    answer = manager.match(prompt_keys(manager, 4))
+    assert (answer.kind, answer.length, answer.now) == (AnswerKind.HIT_PENDING, 4 * A, 0)
+    assert answer.objects["ondisk_prefix"].verdict == "HIT"
+    assert answer.plan is not None and answer.plan.objects == 4 + 4 + 1 + 1
+    ready = manager.load(answer.plan)
+    assert (ready.kind, ready.length, ready.exact) == (AnswerKind.HIT, 4 * A, True)
+    audited(manager)
+    with manager.acquire(ready) as lease:
+        check_bytes(lease)
+    audited(manager)
+
+
+def test_a_load_goes_on_where_memory_ends() -> None:
+    manager = make(stored())
+    keys = prompt_keys(manager, 4)
+    put(manager, keys, 0, 2)
+    answer = manager.match(keys)
+    assert (answer.length, answer.now) == (4 * A, 2 * A)
+    assert answer.plan is not None and answer.plan.wanted["compressed_kv"].tolist() == [2, 3]
+    assert manager.load(answer.plan).length == 4 * A
+    audited(manager)
+
+
+@pytest.mark.parametrize("kind", PROFILE.kinds)
+def test_one_broken_object_fails_the_load_whole(kind: str) -> None:
+    store = stored()
+    store.broken = {kind}
+    manager = make(store)
+    answer = manager.match(prompt_keys(manager, 4))
+    for _ in range(20):
+        if answer.plan is None:
+            break
+        answer = manager.load(answer.plan)
+        audited(manager)
+    assert (answer.kind, answer.length) == (AnswerKind.MISS, 0)
+    assert all(pool.free == 32 for pool in manager.core.pools.values())
+
+
+def test_a_load_into_a_full_pool_is_refused_whole() -> None:
+    manager = make(stored(), slots=3)
+    answer = manager.match(prompt_keys(manager, 4))
+    assert answer.plan is not None
+    with pytest.raises(Refused):
+        manager.load(answer.plan)
+    audited(manager)
+    assert all(pool.free == 3 for pool in manager.core.pools.values())
+
+
+def test_an_aborted_load_is_quarantined_until_it_stops() -> None:
+    manager = make(stored())
+    keys = prompt_keys(manager, 4)
+    plan = manager.match(keys).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    ticket.abort()
+    assert manager.audit().counts["compressed_kv"]["quarantined"] == 4
+    audited(manager)
+    ticket.done()
+    assert manager.match(keys).now == 0
+    assert all(pool.free == 32 for pool in manager.core.pools.values())
+    with pytest.raises(Refused) as twice:
+        ticket.done()
+    assert twice.value.refusal is Reason.LEASE
+    audited(manager)
+
+
+def test_a_load_with_missing_layers_is_not_published() -> None:
+    manager = make(stored())
+    keys = prompt_keys(manager, 4)
+    plan = manager.match(keys).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    assert ticket.use_layer(0) is Refusal.PENDING
+    ticket.land("compressed_kv")
+    with pytest.raises(Refused) as early:
+        ticket.done()
+    assert early.value.refusal is Refusal.INCOMPLETE
+    assert manager.match(keys).now == 0
+    ticket.done(False)
+    audited(manager)
+
+
+def test_a_load_of_an_ended_epoch_publishes_nothing() -> None:
+    store = stored()
+    manager = make(store)
+    keys = prompt_keys(manager, 4)
+    plan = manager.match(keys).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    manager.reset()
+    ticket.done()
+    assert ticket.state == "failed"
+    assert manager.match(keys).kind is AnswerKind.MISS
+    audited(manager)
+
+
+def test_two_loads_of_the_same_prefix_leave_one_copy() -> None:
+    manager = make(stored())
+    keys = prompt_keys(manager, 4)
+    plan = manager.match(keys).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    assert manager.load(plan).length == 4 * A
+    for kind in ("compressed_kv", "indexer_state"):
+        for _ in PROFILE.layouts[kind].layers:
+            ticket.land(kind)
+    ticket.done()
+    assert manager.audit().counts["compressed_kv"]["resident"] == 4
+    audited(manager)
