@@ -94,6 +94,8 @@ class CaseReader:
                     "E214", entry.key.at, f"{what} assigns the state", "write 'to: ' and the state instead"
                 )
                 continue
+            if name in self.scope.broken:
+                continue
             if name not in names:
                 text = f"{what} assigns '{name}', which is no field of the word"
                 self.problems.add("E214", entry.key.at, text, closest(name, names, "use a field"))

@@ -19,7 +19,7 @@ STALE = "stale"
 
 
 def cases_are_complete(machine: Machine, problems: Problems) -> None:
-    """Every state that an event lists ends in an unconditional case."""
+    """Every state that an event lists has an unconditional case."""
     for event in machine.events:
         for state, case in _incomplete(event):
             problems.add(
@@ -114,9 +114,9 @@ def mutants_are_sound(machine: Machine, problems: Problems) -> None:
 
 def _incomplete(event: Event) -> Iterator[tuple[str, Case]]:
     for state in event.listed():
-        last = event.cases_from(state)[-1]
-        if last.when is not None:
-            yield state, last
+        cases = event.cases_from(state)
+        if all(case.when is not None for case in cases):
+            yield state, cases[-1]
 
 
 def _dead(machine: Machine, event: Event) -> Iterator[tuple[Case, str, str]]:

@@ -49,6 +49,8 @@ def eviction_is_possible(machine: Machine, problems: Problems) -> None:
     event = machine.event(eviction.event)
     guard = () if eviction.when is None else (eviction.when,)
     free = {state.name for state in machine.states if state.counts_as == "free"}
+    if not free:  # said by marks_agree
+        return
     for name in dict.fromkeys(eviction.candidates):
         freeing = [
             path

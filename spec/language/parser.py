@@ -68,6 +68,7 @@ class Scope:
     bounds: Mapping[str, int] = field(default_factory=dict)
     remotes: Mapping[str, Owner] = field(default_factory=dict)
     free_index: bool = False
+    broken: frozenset[str] = frozenset()  # names whose declaration is wrong, which has been noted; they give no problem
 
 
 def parse_expression(
@@ -83,7 +84,7 @@ def parse_expression(
         expected: the type that it must have; None takes any.
 
     Returns:
-        The expression, or None after noting at least one problem.
+        The expression, or None: it is wrong, or reads a broken name; at least one problem has been noted.
 
     >>> from .source import load_yaml
     >>> problems = Problems()
@@ -401,6 +402,8 @@ class _Resolver:
         return complete if len(complete) == len(parts) else None
 
     def _word(self, raw: _Raw, expected: str | None, at: Place) -> Expr | None:
+        if raw.text in self.scope.broken:
+            return None
         codes = self.scope.values.get(expected or "", {})
         if raw.text in codes:
             return Value(raw.text, codes[raw.text], expected or "", at)
@@ -485,6 +488,8 @@ class _Resolver:
             operands = self._all(raw.parts, INT)
             return Extreme(raw.text, operands, at) if operands is not None else None
         part = raw.parts[0]
+        if part.kind == "word" and part.text in self.scope.broken:
+            return None
         name = part.text if part.kind == "word" else self.source.text[part.start : part.stop]
         if raw.text == "max" and name in self.scope.bounds:
             return Bound(name, self.scope.bounds[name], at)
@@ -499,14 +504,23 @@ class _Resolver:
         return self._problem("E208", raw, f"max of one operand takes a field of numbers, and '{name}' is none", fix)
 
     def _compare(self, raw: _Raw, at: Place) -> Expr | None:
-        ordered = raw.text not in ("==", "!=")
-        pair = self._pair(raw.parts[0], raw.parts[1], INT if ordered else None)
+        pair = self._numbers(raw) if raw.text not in ("==", "!=") else self._pair(raw.parts[0], raw.parts[1], None)
         if pair is None:
             return None
         left, right = pair
         if type_of(left) != type_of(right):
             return self._clash(raw, raw.parts[0], left, raw.parts[1], right)
         return Compare(raw.text, left, right, at)
+
+    def _numbers(self, raw: _Raw) -> tuple[Expr, Expr] | None:
+        """Both sides of ``<`` and its like; states and other named values have no order."""
+        for part in raw.parts:
+            symbol = self.scope.names.get(part.text) if part.kind == "word" else None
+            if symbol is not None and symbol.type in self.scope.values:
+                fix = f"list those that are meant, such as {part.text} in [{', '.join(self.scope.values[symbol.type])}]"
+                self._problem("E205", raw, f"{self.what} orders values of '{symbol.type}', which have no order", fix)
+                return None
+        return self._pair(raw.parts[0], raw.parts[1], INT)
 
     def _pair(self, first: _Raw, second: _Raw, expected: str | None) -> tuple[Expr, Expr] | None:
         """Both sides of an operator that wants equal types; a named value takes its meaning from the other side."""

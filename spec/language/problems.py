@@ -105,7 +105,7 @@ def render(problem: Problem, source_line: str | None) -> str:
     place = problem.place
     lines = [f"{place.file}:{place.line}:{place.column}: {problem.code} {problem.text}"]
     if source_line is not None:
-        shown = source_line.replace("\t", " ")
+        shown = "".join(character if character.isprintable() else " " for character in source_line)
         length = max(1, min(place.length, len(shown) - place.column + 1))
         gutter = " " * len(str(place.line))
         lines.append(f"  {place.line} | {shown}".rstrip())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .cases import CaseReader, expression_of, state_of
@@ -122,12 +123,13 @@ class _Machine:
         about = text_of(keys.get("about"), "the sentence about the machine", problems) or ""
         hit = choice_of(keys.get("hit"), "the hit policy", problems, [policy.value for policy in HitPolicy])
         self.taken: dict[str, Place] = {}
+        self.broken: set[str] = set()  # names of fields, meta fields and events whose declaration is wrong
         self.states = self._states(keys.get("states"))
         self.fields = self._fields(keys.get("word"))
         self.meta = self._meta(keys.get("meta"))
         if not self.fields or not self.states or self.fields[0].name != STATE:
             return None
-        self.scope = word_scope(name or stem, self.fields, self.states)
+        self.scope = replace(word_scope(name or stem, self.fields, self.states), broken=frozenset(self.broken))
         self.events = self._events(keys.get("events"))
         eviction = self._eviction(keys.get("eviction"))
         properties = (
@@ -191,10 +193,11 @@ class _Machine:
         for entry in entries_of(node, "the word", self.problems):
             name = self._new_name(entry.key, "a field")
             field = self._field(name or entry.key.text, entry, shift)
-            if field is not None:
-                shift += field.bits
-                if name is not None:
-                    fields.append(field)
+            if field is None or name is None:
+                self.broken.add(entry.key.text)
+                continue
+            shift += field.bits
+            fields.append(field)
         if shift > 64:
             last = next(field for field in fields if field.shift + field.bits > 64)
             self.problems.add(
@@ -274,6 +277,8 @@ class _Machine:
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
             if name is not None and type_ in META_TYPES:
                 found.append(Meta(name, META_TYPES[type_], about, entry.key.at))
+            else:
+                self.broken.add(entry.key.text)
         return tuple(found)
 
     def _states(self, node: Node | None) -> tuple[State, ...]:
@@ -289,10 +294,10 @@ class _Machine:
             set_ = {mark: truth_of(keys.get(mark), f"'{mark}' of {what}", self.problems) or False for mark in marks}
             counts_as = choice_of(keys.get("counts_as"), f"'counts_as' of {what}", self.problems, COUNTS_AS)
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
-            if name is not None:
+            if name is not None or entry.key.text not in self.taken:
                 found.append(
                     State(
-                        name=name,
+                        name=entry.key.text,
                         code=len(found),
                         about=about,
                         initial=set_["initial"],
@@ -326,17 +331,19 @@ class _Machine:
                 "no actor of the vocabulary",
             )
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
-            given = self._given(keys.get("given"), entry.key.text)
+            given, broken = self._given(keys.get("given"), entry.key.text)
             kernel = keys.get("kernel")
             kernel_name = name_of(kernel, "a kernel", self.problems) if isinstance(kernel, Scalar) else None
             if kernel is not None and not isinstance(kernel, Scalar):
                 text_of(kernel, f"the kernel of {what}", self.problems)
-            cases = self._case_reader(entry.key.text, given).cases(keys.get("cases"))
+            cases = self._case_reader(entry.key.text, given, broken).cases(keys.get("cases"))
             found.append(Event(name or entry.key.text, by, about, given, kernel_name, cases, entry.key.at))
         return tuple(found)
 
-    def _given(self, node: Node | None, event: str) -> tuple[Argument, ...]:
-        found = []
+    def _given(self, node: Node | None, event: str) -> tuple[tuple[Argument, ...], frozenset[str]]:
+        """The arguments of an event, and the names of those that are wrong."""
+        found: list[Argument] = []
+        broken: set[str] = set()
         for entry in entries_of(node, f"the arguments of '{event}'", self.problems):
             name = name_of(entry.key, "an argument", self.problems)
             if name is not None and name in self.taken:
@@ -349,12 +356,12 @@ class _Machine:
                 )
                 name = None
             type_ = text_of(entry.value, f"the type of argument '{entry.key.text}'", self.problems)
-            if name is None or type_ is None:
-                continue
-            argument = self._argument(name, type_, entry)
+            argument = self._argument(name, type_, entry) if name is not None and type_ is not None else None
             if argument is not None:
                 found.append(argument)
-        return tuple(found)
+            elif entry.key.text not in self.taken:
+                broken.add(entry.key.text)
+        return tuple(found), frozenset(broken)
 
     def _argument(self, name: str, type_: str, entry: Entry) -> Argument | None:
         if type_ == "bool":
@@ -362,6 +369,8 @@ class _Machine:
         plain = re.fullmatch(r"u([1-9][0-9]*)", type_)
         if plain and int(plain[1]) <= _ARGUMENT_BITS_MAX:
             return Argument(name, int(plain[1]), None, False, entry.key.at)
+        if type_ in self.broken:
+            return None
         field = next((field for field in self.fields if field.name == type_), None)
         if field is not None:
             return Argument(name, field.bits, field.name, field.is_bool, entry.key.at)
@@ -374,10 +383,12 @@ class _Machine:
         )
         return None
 
-    def _case_reader(self, event: str, given: tuple[Argument, ...]) -> CaseReader:
+    def _case_reader(self, event: str, given: tuple[Argument, ...], broken: frozenset[str] = frozenset()) -> CaseReader:
         states = tuple(state.name for state in self.states)
         refusals = tuple(word.name for word in self.vocabulary.refusals) if self.vocabulary else None
-        return CaseReader(event, event_scope(self.scope, given), states, refusals, self.problems)
+        scope = event_scope(self.scope, given)
+        scope = replace(scope, broken=scope.broken | broken)
+        return CaseReader(event, scope, states, refusals, self.problems)
 
     def _known_words(
         self, node: Node | None, what: str, code: str, known: Sequence[str] | None, which: str
@@ -491,7 +502,7 @@ class _Machine:
             keys = keys_of(entry.value, what, self.problems, required=("event",), optional=("about", *FAULT_KEYS))
             event = self._event(keys.get("event"), what)
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
-            if event is None:
+            if event is None or not event.cases:
                 continue
             reader = self._case_reader(event.name, event.given)
             faulty = faulty_event(keys, event, reader, what, entry.key.at)

@@ -82,11 +82,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Entries in the order written; no key stands twice. ``lost`` are keys whose bad value has been noted."""
+    """Entries in the order written; no key stands twice."""
 
     entries: tuple[Entry, ...]
     at: Place
-    lost: tuple[str, ...] = ()
 
     def get(self, name: str) -> Node | None:
         """The value of ``name``, or None."""
@@ -96,7 +95,14 @@ class Mapping:
         return iter(self.entries)
 
 
-Node = Scalar | List | Mapping
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A bad value that has been noted; every question about it gives nothing, and notes nothing more."""
+
+    at: Place
+
+
+Node = Scalar | List | Mapping | Lost
 
 
 def read_yaml(path: Path, shown: str, problems: Problems) -> Node | None:
@@ -135,7 +141,7 @@ def keys_of(
 
     ``what`` names the thing with its article, such as "a case of 'pin'". Only known keys are returned.
     """
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return {}
     if not isinstance(node, Mapping):
         known = ", ".join((*required, *optional))
@@ -150,15 +156,15 @@ def keys_of(
             problems.add(
                 "E112", entry.key.at, f"{what} has no key '{name}'", closest(name, (*required, *optional), "use one of")
             )
-    missing = [name for name in required if name not in found and name not in node.lost]
-    for name in missing:
-        problems.add("E113", node.at, f"{what} lacks the key '{name}'", f"add '{name}:'")
+    for name in required:
+        if name not in found:
+            problems.add("E113", node.at, f"{what} lacks the key '{name}'", f"add '{name}:'")
     return found
 
 
 def entries_of(node: Node | None, what: str, problems: Problems) -> tuple[Entry, ...]:
     """The entries of a mapping with free names as keys, such as the states of a machine; () for anything else."""
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return ()
     if not isinstance(node, Mapping):
         problems.add("E114", node.at, f"{what} must be a mapping from names, but this is {_kind(node)}")
@@ -168,7 +174,7 @@ def entries_of(node: Node | None, what: str, problems: Problems) -> tuple[Entry,
 
 def items_of(node: Node | None, what: str, problems: Problems) -> tuple[Node, ...]:
     """The nodes of a list; () for anything else."""
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return ()
     if not isinstance(node, List):
         problems.add("E114", node.at, f"{what} must be a list, but this is {_kind(node)}", "write [ ... ]")
@@ -186,7 +192,7 @@ def one_or_more(node: Node | None, what: str, problems: Problems) -> tuple[Scala
     for item in items_of(node, what, problems):
         if isinstance(item, Scalar):
             words.append(item)
-        else:
+        elif not isinstance(item, Lost):
             problems.add("E114", item.at, f"{what} must be words, but this is {_kind(item)}")
     if isinstance(node, List) and not node.items:
         problems.add("E117", node.at, f"{what} may not be empty", "name at least one")
@@ -195,7 +201,7 @@ def one_or_more(node: Node | None, what: str, problems: Problems) -> tuple[Scala
 
 def text_of(node: Node | None, what: str, problems: Problems) -> str | None:
     """A word or a sentence."""
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return None
     if isinstance(node, Scalar):
         return node.text
@@ -205,7 +211,7 @@ def text_of(node: Node | None, what: str, problems: Problems) -> str | None:
 
 def number_of(node: Node | None, what: str, problems: Problems, low: int, high: int) -> int | None:
     """A decimal whole number within [low, high]."""
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return None
     if not isinstance(node, Scalar) or node.quoted or not _INTEGER.fullmatch(node.text):
         problems.add("E114", node.at, f"{what} must be a whole number, but this is {_kind(node)}")
@@ -219,7 +225,7 @@ def number_of(node: Node | None, what: str, problems: Problems, low: int, high: 
 
 def truth_of(node: Node | None, what: str, problems: Problems) -> bool | None:
     """``true`` or ``false``."""
-    if node is None:
+    if node is None or isinstance(node, Lost):
         return None
     if isinstance(node, Scalar) and not node.quoted and node.text in ("true", "false"):
         return node.text == "true"
@@ -238,6 +244,8 @@ def choice_of(node: Node | None, what: str, problems: Problems, choices: Sequenc
 
 def _kind(node: Node) -> str:
     match node:
+        case Lost():
+            return "a bad value"
         case Mapping():
             return "a mapping"
         case List():
@@ -295,14 +303,14 @@ class _Composer:
         if len(starts) > 1:
             self.problems.add("E110", self._at(starts[1]), "a second document starts here", "keep one document a file")
         self.next = self.events.index(starts[0]) + 1
-        return self._node(0)
+        root = self._node(0)
+        return None if self.too_deep else root
 
-    def _node(self, depth: int) -> Node | None:
+    def _node(self, depth: int) -> Node:
         event = self.events[self.next]
         self.next += 1
         if isinstance(event, yaml.AliasEvent):
-            self._alias(event)
-            return None
+            return self._alias(event)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         self._no_anchor_no_tag(event)
         if isinstance(event, yaml.ScalarEvent):
@@ -312,7 +320,7 @@ class _Composer:
             if not self.too_deep:
                 self.too_deep = True
                 self.problems.add("E118", self._at(event), f"nested more than {_NESTING_MAX} levels deep", "flatten it")
-            return None
+            return Lost(self._at(event))
         self.open_anchors.append(event.anchor)
         node = self._mapping(event, depth) if isinstance(event, yaml.MappingStartEvent) else self._list(event, depth)
         self.open_anchors.pop()
@@ -328,11 +336,12 @@ class _Composer:
 
     def _mapping(self, start: yaml.MappingStartEvent, depth: int) -> Mapping:
         entries: list[Entry] = []
-        lost: list[str] = []
         first: dict[str, Place] = {}
         while not isinstance(self.events[self.next], yaml.MappingEndEvent):
             key = self._key(depth)
-            value = self._comma(key) if start.flow_style and key and " " in key.text else self._node(depth + 1)
+            if key is not None and start.flow_style and self._ends_in_comma(key):
+                continue
+            value = self._node(depth + 1)
             if key is None:
                 continue
             if key.text in first:
@@ -342,17 +351,14 @@ class _Composer:
                 )
                 continue
             first[key.text] = key.at
-            if value is None:
-                lost.append(key.text)
-            else:
-                entries.append(Entry(key, value))
-        return Mapping(tuple(entries), self._span(start), tuple(lost))
+            entries.append(Entry(key, value))
+        return Mapping(tuple(entries), self._span(start))
 
-    def _comma(self, key: Scalar) -> Node | None:
+    def _ends_in_comma(self, key: Scalar) -> bool:
         """In ``{about: this, and that}`` YAML reads "and that" as a key without a value; say so where it happens."""
         event = self.events[self.next]
-        if not isinstance(event, yaml.ScalarEvent) or event.value or event.style is not None:
-            return self._node(2)
+        if " " not in key.text or not isinstance(event, yaml.ScalarEvent) or event.value or event.style is not None:
+            return False
         self.next += 1
         self.problems.add(
             "E107",
@@ -360,7 +366,7 @@ class _Composer:
             f"a comma ends the text before '{key.text}'",
             "put the whole text in quotes, or leave the comma out",
         )
-        return None
+        return True
 
     def _key(self, depth: int) -> Scalar | None:
         event = self.events[self.next]
@@ -389,12 +395,10 @@ class _Composer:
     def _list(self, start: yaml.CollectionStartEvent, depth: int) -> List:
         items: list[Node] = []
         while not isinstance(self.events[self.next], yaml.SequenceEndEvent):
-            node = self._node(depth + 1)
-            if node is not None:
-                items.append(node)
+            items.append(self._node(depth + 1))
         return List(tuple(items), self._span(start))
 
-    def _scalar(self, event: yaml.ScalarEvent) -> Scalar | None:
+    def _scalar(self, event: yaml.ScalarEvent) -> Scalar | Lost:
         raw = self._raw(event)
         text = event.value.rstrip("\n") if event.style in ("|", ">") else event.value
         node = Scalar(text, event.style is not None, raw, self._at(event, len(raw.split("\n")[0])))
@@ -403,7 +407,7 @@ class _Composer:
         if text.lower() in _NULLS_OF_YAML:
             found = f"'{text}' is YAML's empty value" if text else "there is no value here"
             self.problems.add("E107", node.at, found, "give a value, or remove the key")
-            return None
+            return Lost(node.at)
         if text.lower() in _TRUTHS_OF_YAML and text not in ("true", "false"):
             truth = "true" if text.lower() in ("y", "yes", "on", "true") else "false"
             self.problems.add(
@@ -412,7 +416,7 @@ class _Composer:
                 f"'{text}' is a truth value to some readers of YAML and a word to others",
                 f"write {truth}, or another word",
             )
-            return None
+            return Lost(node.at)
         if _DATE.fullmatch(text) or (_DISGUISED_NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text)):
             self.problems.add(
                 "E108",
@@ -420,16 +424,17 @@ class _Composer:
                 f"'{text}' may be read as another number, or as none",
                 "write a whole number in plain decimal digits, or put text in quotes",
             )
-            return None
+            return Lost(node.at)
         return node
 
-    def _alias(self, event: yaml.AliasEvent) -> None:
+    def _alias(self, event: yaml.AliasEvent) -> Lost:
         at = self._at(event, len(event.anchor or "") + 1)
         if event.anchor in self.open_anchors:
             text = f"alias '*{event.anchor}' stands inside what it names: a cycle"
         else:
             text = f"alias '*{event.anchor}': the spec language has no aliases"
         self.problems.add("E104", at, text, "write the content out")
+        return Lost(at)
 
     def _skip(self) -> None:
         """Pass over the rest of the collection whose start was just read."""

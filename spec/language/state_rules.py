@@ -55,7 +55,7 @@ def memory_comes_back(machine: Machine, problems: Problems) -> None:
     moves = _moves(machine)
     free = {state.name for state in machine.states if state.counts_as == "free"}
     for state in machine.states:
-        if not _closure(state.name, moves) & free:
+        if free and not _closure(state.name, moves) & free:
             problems.add(
                 "E305",
                 state.at,
