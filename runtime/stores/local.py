@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..generated.ondisk_prefix import LAYOUT
+from .census import census, current_epoch
 from .directory import Directory, Entry, Handle
 from .files import TEMPORARY, Bytes, Files, NotDurable, RealFiles, replace_file
 from .format import (
@@ -45,7 +46,7 @@ from .format import (
     split_meta,
     stride,
 )
-from .segments import Mark, Scan, Segment, Segments
+from .segments import Mark, Segment, Segments
 from .state import State, read_state
 from .store import (
     EpochEnded,
@@ -62,7 +63,7 @@ from .store import (
     Verdict,
     Writable,
 )
-from .tombstones import pack_tombstones, unpack_tombstones
+from .tombstones import pack_tombstones
 
 SEGMENT_BYTES = 256 << 20
 _COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
@@ -144,7 +145,6 @@ class LocalStore:
         self._stamp = Stamp.of(namespace)
         self._directory = Directory(tuple(namespace.layouts))
         self._log = Segments(self.path, self._files, segment_bytes)
-        self._tombstones: dict[bytes, int] = {}  # name -> records of earlier groups are deleted
         self._epoch = 0
         self._closed = False
         self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
@@ -354,50 +354,27 @@ class LocalStore:
         state = read_state(self._files, self.path)
         scans = self._log.open_all()
         self._log.settle(scans, self._stamp.namespace, state.mark if state is not None else Mark())
-        ours = [h.epoch for s in scans for h in s.headers if h.stamp_namespace == self._stamp.namespace]
-        newest = max(ours, default=-1)
-        # Without a readable state file nobody knows whether the newest epoch was ended: end it, to be safe (S29).
-        self._epoch = state.epoch if state is not None and state.epoch >= newest else newest + 1
-        self._load(scans)
+        self._epoch = current_epoch(scans, self._stamp, state)
+        entries, verdicts = [], []
+        for one in census(self._files, scans, self._stamp, self._epoch):
+            if one.header.kind in self._directory.kinds:
+                entries.append(self._entry(one.segment, one.header))
+                verdicts.append(one.verdict)
+        self._directory.recover(entries, verdicts)
         now = State(self._epoch, self._log.mark())
         if now != state:
             now.write(self._files, self.path)
 
-    def _load(self, scans: Sequence[Scan]) -> None:
-        """Fill the directory from headers. The last record of a name counts, and before all one that can be served."""
-        for scanned in scans:
-            for header in scanned.headers:
-                if header.record is Record.TOMBSTONES and header.stamp_namespace == self._stamp.namespace:
-                    self._load_tombstones(scanned.segment, header)
-        best: dict[bytes, tuple[tuple[bool, int, int], Entry, Verdict]] = {}
-        for scanned in scans:
-            for header in scanned.headers:
-                if header.record is not Record.OBJECT or header.kind not in self._directory.kinds:
-                    continue
-                name = self._directory.name(header.kind, header.key, header.salt)
-                verdict = judge(header, self._stamp, self._epoch)
-                if verdict in (Verdict.OK, Verdict.EPOCH) and header.group < self._tombstones.get(name, 0):
-                    continue
-                if verdict is Verdict.OK and header.offset + header.stride > scanned.segment.size:
-                    verdict = Verdict.TRUNCATED
-                rank = (verdict is Verdict.OK, header.group, header.index)
-                if name not in best or best[name][0] < rank:
-                    number, epoch = scanned.segment.number, min(header.epoch, _EPOCH_MAX)
-                    size, payload = header.stride, header.payload_bytes
-                    best[name] = (rank, Entry(name, epoch, header.lossy, number, header.offset, payload, size), verdict)
-        if best:
-            _, entries, verdicts = zip(*best.values(), strict=True)
-            self._directory.recover(entries, verdicts)
-
-    def _load_tombstones(self, segment: Segment, header: Header) -> None:
-        payload = bytearray(header.payload_bytes)
-        self._log.read(segment, header.offset + HEADER_BYTES, [payload])
-        if not self._fits(payload, header.payload_checksum):
-            return  # damaged at rest: what was deleted may be found again, which content keys allow
-        for kind, key, salt, group in unpack_tombstones(payload):
-            if kind in self._directory.kinds:
-                name = self._directory.name(kind, key, salt)
-                self._tombstones[name] = max(group, self._tombstones.get(name, 0))
+    def _entry(self, segment: Segment, header: Header) -> Entry:
+        return Entry(
+            self._directory.name(header.kind, header.key, header.salt),
+            min(header.epoch, _EPOCH_MAX),
+            header.lossy,
+            segment.number,
+            header.offset,
+            header.payload_bytes,
+            header.stride,
+        )
 
     def _sweep_temporaries(self) -> None:
         """Remove temporary files that an earlier life left."""
@@ -503,10 +480,7 @@ class LocalStore:
             headers.append(replace(header, lossy=item.lossy, boundary=item.boundary, extra=item.extra))
             payloads.append(item.payload)
         segment, placed = self._append(headers, payloads)
-        return [
-            Entry(item.name, self._epoch, item.lossy, segment.number, h.offset, h.payload_bytes, h.stride)
-            for item, h in zip(items, placed, strict=True)
-        ]
+        return [self._entry(segment, header) for header in placed]
 
     def _append(self, headers: Sequence[Header], payloads: Sequence[Bytes]) -> tuple[Segment, list[Header]]:
         """Write records as one group; durable when this returns. Returns where they are, as their final headers."""
@@ -551,7 +525,6 @@ class LocalStore:
         except OSError as problem:
             raise self._failure(problem, "nothing was deleted") from problem
         segment.tombstones = True
-        self._tombstones.update(dict.fromkeys(names, limit))
 
     def _end_epoch(self) -> None:
         with self._lock:
@@ -635,7 +608,6 @@ class LocalStore:
         # A tombstone lies in a later file than what it buries, and each removal is durable before the next one.
         for segment in sorted(victims, key=lambda segment: segment.number):
             self._log.remove(segment)
-        self._tombstones.clear()
         return corrupt
 
     def _salvage(self, slot: int) -> tuple[Header, bytearray] | None:

@@ -111,13 +111,12 @@ class Segments:
             Bytes of leftovers that were removed.
 
         """
-        mine = [(h.group, s) for s in scans for h in s.headers if h.stamp_namespace == namespace]
-        top, last = max(mine, key=lambda pair: (pair[0], pair[1].segment.number), default=(0, None))
+        top, last = newest_group(scans, namespace)
         self.last_group = self._durable_group = max(top, mark.group)
         self._next_number = max(self._next_number, mark.segment + 1)
         removed = 0
         if last is not None and top > mark.group:
-            if self._whole(last, namespace, top):
+            if is_whole(self.files, last, namespace, top):
                 # The process may have been killed between writing and syncing: served only once it is durable.
                 self.files.sync(last.segment.handle)
             else:
@@ -219,19 +218,6 @@ class Segments:
         if last:
             self.files.close(segment.handle)
 
-    def _whole(self, scanned: Scan, namespace: bytes, group: int) -> bool:
-        """Whether every record of the group is there and its payload is what was written."""
-        records = [h for h in scanned.headers if h.stamp_namespace == namespace and h.group == group]
-        if [h.index for h in records] != list(range(records[0].count)):
-            return False
-        return all(self._sound(scanned.segment, header) for header in records)
-
-    def _sound(self, segment: Segment, header: Header) -> bool:
-        payload = bytearray(header.payload_bytes)
-        if self.read(segment, header.offset + HEADER_BYTES, [payload]) < len(payload):
-            return False
-        return checksum(payload) == header.payload_checksum
-
     def _cut(self, scanned: Scan, end: int, mark: Mark) -> int:
         """Cut a segment's leftovers off, or the whole file when nothing else is in it. Returns how many bytes went."""
         segment = scanned.segment
@@ -267,6 +253,28 @@ def segment_number(name: str) -> int | None:
     """The number in a segment file's name; None for other files."""
     stem = name.removesuffix(SUFFIX)
     return int(stem) if stem != name and len(stem) == 8 and stem.isascii() and stem.isdigit() else None
+
+
+def newest_group(scans: Sequence[Scan], namespace: bytes) -> tuple[int, Scan | None]:
+    """The greatest number of a group of ours, and the segment with it; (0, None) when there is none."""
+    mine = [(h.group, s) for s in scans for h in s.headers if h.stamp_namespace == namespace]
+    return max(mine, key=lambda pair: (pair[0], pair[1].segment.number), default=(0, None))
+
+
+def is_whole(files: Files, scanned: Scan, namespace: bytes, group: int) -> bool:
+    """Whether every record of the group is there and its payload is what was written."""
+    records = [h for h in scanned.headers if h.stamp_namespace == namespace and h.group == group]
+    if [h.index for h in records] != list(range(records[0].count)):
+        return False
+    return all(payload_is_sound(files, scanned.segment, header) for header in records)
+
+
+def payload_is_sound(files: Files, segment: Segment, header: Header) -> bool:
+    """Whether a record's payload is there and is what was written."""
+    payload = bytearray(header.payload_bytes)
+    if files.read(segment.handle, [payload], header.offset + HEADER_BYTES) < len(payload):
+        return False
+    return checksum(payload) == header.payload_checksum
 
 
 def scan(files: Files, segment: Segment) -> Scan:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from kvfsm.runtime.stores.files import TEMPORARY
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Item, Namespace, ObjectId, Verdict

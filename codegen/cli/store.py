@@ -1,0 +1,165 @@
+"""Look into the directory of a local store, check it, or clean it.
+
+  kvfsm store ls DIR      every object that can be served: kind, key, boundary, exact or lossy, bytes
+  kvfsm store fsck DIR    read everything and verify every checksum; changes nothing
+  kvfsm store gc DIR      remove expired and corrupt objects and what crashes left; needs the store closed
+  ... --json              {"ok", "objects", "bytes", "corrupt", "namespaces": [...]}
+
+Exit code: 0 all is well, 1 something corrupt was found, 2 no store there, or (gc) somebody has it open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...runtime.stores.inspect import Report
+
+HELP = "list, check or clean a local store"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's arguments."""
+    parser.add_argument("what", choices=("ls", "fsck", "gc"), help="list, check, or collect garbage")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, report, and say how it went: 0 well, 1 something corrupt, 2 no store, or it is in use."""
+    from ...runtime.stores.files import RealFiles
+    from ...runtime.stores.inspect import namespaces
+    from ...runtime.stores.store import StoreError, StoreLocked
+
+    try:
+        paths = namespaces(RealFiles(), args.directory)
+        if not paths:
+            print(f"kvfsm: '{args.directory}' holds no store: no namespace's directory is in it", file=sys.stderr)
+            return 2
+        collected = _collect(paths) if args.what == "gc" else []
+        reports = [_look(path, verify=args.what == "fsck") for path in paths]
+    except StoreLocked as problem:
+        print(f"kvfsm: {problem}", file=sys.stderr)
+        return 2
+    except (StoreError, OSError) as problem:
+        print(f"kvfsm: '{args.directory}' can't be read as a store: {problem}", file=sys.stderr)
+        return 2
+    corrupt = sum(len(report.faults) for report in reports)
+    if args.json:
+        print(json.dumps(_as_json(reports, collected)))
+    else:
+        _print(args, reports, collected)
+    return 1 if corrupt else 0
+
+
+def _look(path: Path, verify: bool) -> Report:
+    from ...runtime.stores.files import RealFiles, read_file
+    from ...runtime.stores.inspect import Fault, Report, inspect, read_namespace
+    from ...runtime.stores.store import Verdict
+
+    files = RealFiles()
+    described = path / "namespace.json"
+    namespace = read_namespace(path, read_file(files, described))
+    if namespace is None:
+        text = "missing, damaged, or of another directory; a store that opens this namespace does not need it"
+        return Report(path, None, 0, (), (Fault(described, 0, Verdict.IDENTITY, text),), 0, 0, 0)
+    return inspect(files, path, namespace, verify, _progress(path, "checked" if verify else "seen"))
+
+
+def _collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Collect garbage in each namespace. Raises StoreError when one is in use or can't be written."""
+    from ...runtime.stores.files import RealFiles, read_file
+    from ...runtime.stores.inspect import read_namespace
+    from ...runtime.stores.local import LocalStore
+
+    collected = []
+    for path in paths:
+        namespace = read_namespace(path, read_file(RealFiles(), path / "namespace.json"))
+        if namespace is None:
+            continue  # the report says so
+        print(f"collecting {path.name[:12]}", file=sys.stderr)
+        with LocalStore(path.parent, namespace) as store:
+            done = store.collect(verify=True)
+        freed = {"namespace": path.name, "expired": done.expired, "corrupt": done.corrupt, "bytes": done.bytes}
+        collected.append(freed)
+    return collected
+
+
+def _progress(path: Path, verb: str) -> Any:
+    """A callback that keeps one line on stderr up to date; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+
+    def show(done: int, total: int) -> None:
+        if done % 64 == 0 or done == total:
+            end = "\n" if done == total else ""
+            print(f"\r{path.name[:12]}: {verb} {done} of {total} objects", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _as_json(reports: Sequence[Report], collected: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    corrupt = sum(len(report.faults) for report in reports)
+    return {
+        "ok": corrupt == 0,
+        "objects": sum(len(report.objects) for report in reports),
+        "bytes": sum(report.bytes for report in reports),
+        "corrupt": corrupt,
+        "namespaces": [_report_as_json(report) for report in reports],
+        "collected": list(collected),
+    }
+
+
+def _report_as_json(report: Report) -> dict[str, Any]:
+    return {
+        "digest": report.path.name,
+        "namespace": report.namespace.as_json() if report.namespace is not None else None,
+        "epoch": report.epoch,
+        "bytes": report.bytes,
+        "file_bytes": report.file_bytes,
+        "expired": report.expired,
+        "leftover_bytes": report.leftover_bytes,
+        "objects": [
+            {
+                "kind": header.kind,
+                "key": header.key.hex(),
+                "boundary": header.boundary,
+                "lossy": header.lossy,
+                "epoch": header.epoch,
+                "bytes": header.payload_bytes,
+            }
+            for header in report.objects
+        ],
+        "faults": [
+            {"file": str(fault.path), "offset": fault.offset, "verdict": fault.verdict.name, "text": fault.text}
+            for fault in report.faults
+        ],
+    }
+
+
+def _print(args: argparse.Namespace, reports: Sequence[Report], collected: Sequence[dict[str, Any]]) -> None:
+    for done in collected:
+        removed = f"{done['expired']} expired and {done['corrupt']} corrupt objects"
+        print(f"{done['namespace'][:12]}: removed {removed}, freed {done['bytes']} bytes")
+    for report in reports:
+        model = report.namespace.model_identity if report.namespace is not None else "unknown"
+        print(f"namespace {report.path.name[:12]}  model {model}  epoch {report.epoch}")
+        if args.what == "ls":
+            for header in report.objects:
+                boundary = "-" if header.boundary is None else str(header.boundary)
+                exact = "lossy" if header.lossy else "exact"
+                key = header.key.hex()[:16]
+                print(f"  {header.kind:<18} {key}  boundary {boundary:>6}  {exact}  {header.payload_bytes:>10} bytes")
+        print(f"  {len(report.objects)} objects, {report.bytes} of {report.file_bytes} bytes in files", end="")
+        print(f"; {report.expired} expired, {report.leftover_bytes} bytes left over, {len(report.faults)} corrupt")
+        for fault in report.faults:
+            print(f"  {fault.path}:{fault.offset}: {fault.verdict.name} {fault.text}")
+    if any(report.faults for report in reports):
+        print(f"fix: none of this is ever served; `kvfsm store gc {args.directory}` removes it and keeps the rest")
+    elif args.what != "gc" and any(report.expired or report.leftover_bytes for report in reports):
+        print(f"fix: nothing is wrong; `kvfsm store gc {args.directory}` frees the bytes of what has expired")
