@@ -194,5 +194,14 @@ def test_shipped_profiles_are_clean(path: Path) -> None:
     assert all(part.meaning for group in profile.groups for part in group.parts)
 
 
+def test_the_example_of_the_readme_is_clean(tmp_path: Path) -> None:
+    text = Path(str(files("kvfsm.spec").joinpath("README.md"))).read_text("utf-8")
+    example = text[text.index("```yaml\nmodel: tiny_deepseek_v4") :].split("```")[1].removeprefix("yaml\n")
+    path = tmp_path / "tiny_deepseek_v4.yaml"
+    path.write_text(example, "utf-8")
+    problems = Problems()
+    assert read_profile(path, "README.md", OBJECTS, problems) is not None, problems.found
+
+
 def test_reader_and_runtime_know_the_same_dtypes() -> None:
     assert ITEM_BYTES == RUNTIME_ITEM_BYTES
