@@ -33,7 +33,8 @@ ANCHOR = 64
 class Segment:
     """Granules [base, end) of one chain.
 
-    ``parent`` is None at the root and in a segment that was taken out of the tree. Lists are by kind, paged and trailing each in their own order.
+    ``parent`` is None at the root alone; a segment that was taken out of the tree is empty and keeps its parent. Lists are
+    by kind, paged and trailing each in their own order.
     """
 
     __slots__ = (
@@ -314,8 +315,7 @@ class Index:
             if end > segment.base:
                 return
             parent = segment.parent
-            del parent.kids[segment]
-            segment.parent = None
+            del parent.kids[segment]  # it keeps its parent: entries of granules that a split moved up may still name it
             self.segment_count -= 1
             segment = parent
 

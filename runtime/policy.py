@@ -53,8 +53,10 @@ class WindowPolicy:
         blocks = np.arange(start * spec.per, stop * spec.per)
         if self.keep == "full":
             return blocks
-        boundaries = [b for b in range(start + 1, stop + 1) if b * granule % self.every == 0]
-        needed = [np.arange(max(spec.first(b), start * spec.per), b * spec.per) for b in boundaries]
+        reach = stop + -(-spec.need // spec.per)  # a later boundary may need blocks of this fill
+        boundaries = [b for b in range(start + 1, reach + 1) if b * granule % self.every == 0]
+        first, end = start * spec.per, stop * spec.per
+        needed = [np.arange(max(spec.first(b), first), min(b * spec.per, end)) for b in boundaries]
         return np.unique(np.concatenate(needed)) if needed else np.empty(0, np.int64)
 
 

@@ -1,0 +1,166 @@
+"""The cold form of compressed KV: lossless unless asked otherwise, and never readable before it is expanded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.reference import NumpyBackend, from_e4m3, to_e4m3
+from kvfsm.runtime.answers import AnswerKind
+from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.fill import Fill
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
+
+PROFILE = PROFILES["tiny_deepseek_v4"]
+LAYOUT = PROFILE.layouts["compressed_kv"]
+A = PROFILE.granule
+
+
+def make(slots: int = 16, cold: int = 16) -> Manager:
+    return Manager(PROFILE, dict.fromkeys(PROFILE.kinds, slots), NumpyBackend(), cold=cold)
+
+
+def prompt(seed: int, granules: int, shared: int = 0) -> np.ndarray:
+    """Tokens whose first ``shared`` granules are the same for every seed."""
+    head = np.random.default_rng(99).integers(0, 256, shared * A)
+    return np.concatenate((head, np.random.default_rng(seed).integers(0, 256, (granules - shared) * A + 1)))
+
+
+def write(fill: Fill) -> None:
+    for kind in fill.kinds:
+        for part in PROFILE.layouts[kind].parts:
+            view = fill.view(kind, part.name, part.layer)
+            for n, place in enumerate(fill.places[kind].tolist()):
+                rows = np.random.default_rng([place, part.layer]).standard_normal((part.rows, part.row_bytes // 4))
+                view[n] = rows.astype("<f4").view(np.uint8)
+
+
+def put(manager: Manager, keys: Keys, start: int, stop: int) -> None:
+    for granule in range(start, stop):
+        fill = manager.reserve(keys, granule, granule + 1)
+        write(fill)
+        manager.publish(fill)
+
+
+def audited(manager: Manager) -> None:
+    assert manager.audit().violations == ()
+
+
+def entries(manager: Manager, keys: Keys) -> np.ndarray:
+    with manager.acquire(manager.match(keys)) as lease:
+        return np.concatenate([lease.view("compressed_kv", p.name, p.layer).ravel() for p in LAYOUT.parts])
+
+
+def test_packed_blocks_come_back_bit_by_bit() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 4))
+    put(manager, keys, 0, 4)
+    before = entries(manager, keys).copy()
+    assert manager.pack(keys) == 4
+    audited(manager)
+    assert manager.core.pools["compressed_kv"].free == 16
+    answer = manager.match(keys)
+    assert (answer.kind, answer.now, answer.length) == (AnswerKind.HIT_PENDING, 0, 4 * A)
+    assert answer.objects["compressed_kv"].verdict == "PACKED"
+    assert answer.plan is not None
+    again = manager.load(answer.plan)
+    assert (again.kind, again.length, again.exact) == (AnswerKind.HIT, 4 * A, True)
+    audited(manager)
+    assert np.array_equal(entries(manager, keys), before)
+    assert manager.core.cold_bytes == {}
+
+
+def test_what_rests_on_lossy_bytes_says_so() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 4))
+    put(manager, keys, 0, 4)
+    before = entries(manager, keys).copy().view("<f4")
+    assert manager.pack(keys, 2, lossy=True) == 2
+    assert manager.match(keys, at_most=2 * A).exact
+    answer = manager.expand(keys)
+    assert (answer.length, answer.exact) == (4 * A, False)
+    assert manager.match(keys, at_most=2 * A).exact
+    with manager.acquire(answer) as lease:
+        assert not lease.exact
+    after = entries(manager, keys).view("<f4")
+    assert 0 < np.abs(after - before).max() < 0.2
+    audited(manager)
+
+
+def test_granules_that_another_branch_reads_stay_expanded() -> None:
+    manager = make()
+    one, two = manager.keys(prompt(1, 4, shared=2)), manager.keys(prompt(2, 4, shared=2))
+    put(manager, one, 0, 4)
+    put(manager, two, 2, 4)
+    assert manager.pack(one) == 2
+    assert manager.match(two).now == 4 * A
+    assert manager.match(one).now == 2 * A
+    assert manager.pack(two) == 4
+    assert manager.match(two).now == 0
+    audited(manager)
+    assert manager.expand(one).now == manager.expand(two).now == 4 * A
+    audited(manager)
+
+
+def test_leased_granules_are_not_packed() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 4))
+    put(manager, keys, 0, 4)
+    with manager.acquire(manager.match(keys, at_most=2 * A)):
+        assert manager.pack(keys) == 2
+        audited(manager)
+    assert manager.pack(keys) == 2
+    audited(manager)
+
+
+def test_without_room_for_copies_nothing_is_packed() -> None:
+    manager = make(cold=1)
+    keys = manager.keys(prompt(1, 4))
+    put(manager, keys, 0, 4)
+    with pytest.raises(Refused, match="packed copies"):
+        manager.pack(keys)
+    assert manager.match(keys).now == 4 * A
+    audited(manager)
+
+
+def test_a_republished_granule_replaces_its_packed_copy() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 3))
+    put(manager, keys, 0, 3)
+    manager.pack(keys)
+    put(manager, keys, 0, 3)
+    assert manager.match(keys).now == 3 * A
+    assert manager.core.cold_bytes == {}
+    audited(manager)
+
+
+def test_packed_copies_are_evicted_before_what_is_younger() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 3))
+    put(manager, keys, 0, 3)
+    manager.pack(keys)
+    assert manager.evict("compressed_kv", 9) == 3
+    assert manager.core.cold_bytes == {}
+    audited(manager)
+
+
+def test_e4m3_rounds_to_the_nearest_value() -> None:
+    every = from_e4m3(np.ones(1, np.float32), np.arange(127, dtype=np.uint8)[None])[0]
+    assert (every[0], every[1], every[8], every[126]) == (0.0, 2.0**-9, 2.0**-6, 448.0)
+    rows = np.concatenate((every, (every[1:] + every[:-1]) / 2 * 1.0001))[None].astype(np.float32)
+    scales, codes = to_e4m3(rows)
+    back = from_e4m3(scales, codes)[0]
+    nearest = every[np.abs(rows[0][:, None] - every).argmin(1)]
+    assert np.array_equal(back, nearest)
+
+
+def test_bytes_of_another_layout_are_not_expanded() -> None:
+    backend = NumpyBackend()
+    data = np.zeros((1, LAYOUT.slot_bytes), np.uint8)
+    blob = backend.pack(LAYOUT, data)[0]
+    with pytest.raises(ValueError, match="not of layout"):
+        backend.expand(PROFILE.layouts["indexer_state"], [blob])
+    with pytest.raises(ValueError, match="inflate"):
+        backend.expand(LAYOUT, [blob[:12]])
