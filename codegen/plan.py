@@ -12,7 +12,7 @@ from .emit_python import Home
 from .layout import header, source_of
 
 # Modules of this package with ``emit(spec) -> {path: text}``, in the order in which ``gen`` lists their files.
-EMITTERS = ("python", "models", "cuda", "dot", "mermaid", "tests")
+EMITTERS = ("python", "models", "cuda", "dot", "mermaid", "markdown", "tests")
 # Those whose texts depend on the package that they are written into.
 AT_HOME = ("python", "tests")
 
@@ -21,7 +21,7 @@ Emit = Callable[..., dict[str, str]]
 
 def plan(spec: Spec) -> dict[str, str]:
     """Every generated file of this repository: path from its root -> text."""
-    spec = _placed(spec)
+    spec = placed(spec)
     return _planned({name: _emitter(name)(spec) for name in EMITTERS})
 
 
@@ -31,7 +31,7 @@ def plan_package(spec: Spec, package: str) -> dict[str, str]:
     Modules go to ``runtime/``, headers to ``kernels/``, pictures to ``diagrams/``, tests to ``tests/``; they import the
     base classes from ``kvfsm.runtime`` and each other from ``package``, a dotted name.
     """
-    spec = _placed(spec)
+    spec = placed(spec)
     home = Home(folder="runtime", base="kvfsm.runtime", tests="tests", package=f"{package}.runtime")
     texts = {name: _emitter(name)(spec, home) if name in AT_HOME else _emitter(name)(spec) for name in EMITTERS}
     moved = dict(_moved(path, text) for path, text in _planned(texts).items())
@@ -43,10 +43,12 @@ def _moved(path: str, text: str) -> tuple[str, str]:
     """A file of this repository as one of a user's package."""
     if path.startswith("runtime/generated/"):
         text = re.sub(r"^from \.\.(\w+) import", r"from kvfsm.runtime.\1 import", text, flags=re.MULTILINE)
+    if path.endswith(".md"):
+        text = text.replace("/generated/", "/")
     return path.replace("/generated/", "/", 1), text
 
 
-def _placed(spec: Spec) -> Spec:
+def placed(spec: Spec) -> Spec:
     """The spec with paths from its own folder on, so that texts don't depend on where it lies."""
     machines = (replace(machine, path=source_of(machine)) for machine in spec.machines)
     return replace(spec, machines=tuple(machines))

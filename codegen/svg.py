@@ -97,6 +97,11 @@ def svg_is_current(svg_text: str, source_text: str) -> bool:
     return head["source"] == _digest(source_text) and head["body"] == _digest(svg_text[head.end() :])
 
 
+def is_ours(svg_text: str) -> bool:
+    """Whether ``kvfsm draw`` wrote the SVG, whatever it was drawn from."""
+    return _HEAD.match(svg_text) is not None
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -75,6 +75,14 @@ def apply(root: Path, changes: list[Change]) -> None:
             raise WriteError(f"cannot {verb} {target}: {error.strerror or error}") from error
 
 
+def put(target: Path, text: str) -> None:
+    """Write one file as a whole. Raises WriteError, naming the file, when the disk does not take it."""
+    try:
+        _replace(target, text)
+    except OSError as error:
+        raise WriteError(f"cannot write {target}: {error.strerror or error}") from error
+
+
 def _replace(target: Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -19,6 +19,7 @@ from pathlib import Path
 from ...spec.language.load import Spec
 from ...spec.language.problems import render_all
 from .. import write
+from ..drawings import stale
 from ..plan import plan, plan_package
 from .lint import add_spec, loaded_spec
 
@@ -61,11 +62,12 @@ def run(args: argparse.Namespace) -> int:
         changes = write.compare(root, planned, folders, DRAWN)
         if not args.check:
             write.apply(root, changes)
+        old_pictures = stale(root, planned, missing=args.out is None)
     except write.WriteError as error:
         print(f"kvfsm gen: {error}", file=sys.stderr)
         return 1
-    _report(args, changes)
-    differs = any(change.status != "same" for change in changes)
+    _report(args, changes, old_pictures)
+    differs = bool(old_pictures) or any(change.status != "same" for change in changes)
     return 1 if args.check and differs else 0
 
 
@@ -95,12 +97,16 @@ def package_name(folder: Path) -> str | None:
     return None
 
 
-def _report(args: argparse.Namespace, changes: list[write.Change]) -> None:
+def _report(args: argparse.Namespace, changes: list[write.Change], old_pictures: list[str]) -> None:
     differing = [change for change in changes if change.status != "same"]
     if args.json:
         files = [{"path": change.path, "status": change.status} for change in changes]
-        print(json.dumps({"ok": not (args.check and differing), "files": files}))
+        files += [{"path": path, "status": "redraw"} for path in old_pictures]
+        print(json.dumps({"ok": not (args.check and (differing or old_pictures)), "files": files}))
         return
+    if old_pictures:
+        where = f" --spec {args.spec} -o {args.out / 'diagrams'}" if args.out else ""
+        print(f"{len(old_pictures)} pictures are out of date; `kvfsm draw{where}` draws them", file=sys.stderr)
     if args.check:
         for change in differing:
             print(change.diff(), end="")
@@ -108,7 +114,7 @@ def _report(args: argparse.Namespace, changes: list[write.Change]) -> None:
             again = " ".join(["kvfsm gen", *(["--spec", str(args.spec)] if args.spec else []),
                               *(["--out", str(args.out)] if args.out else [])])
             print(f"{len(differing)} of {len(changes)} generated files differ; `{again}` writes them", file=sys.stderr)
-        else:
+        elif not old_pictures:
             print(f"all {len(changes)} generated files are current")
         return
     verbs = {"new": "wrote", "changed": "wrote", "stale": "removed"}
