@@ -59,7 +59,7 @@ def census(files: Files, scans: Sequence[Scan], stamp: Stamp, epoch: int) -> lis
 
 
 def _deleted(files: Files, scans: Sequence[Scan], stamp: Stamp) -> dict[_Identity, int]:
-    """Identity -> records of earlier groups are deleted. A damaged tombstone buries nothing: content keys allow that."""
+    """Identity -> records of earlier groups are deleted. A damaged tombstone buries nothing, which is safe."""
     deleted: dict[_Identity, int] = {}
     for scanned in scans:
         for header in scanned.headers:

@@ -291,16 +291,17 @@ class LocalStore:
             self._check_open()
             before = self._log.file_bytes
             try:
-                corrupt = self._verify_all() if verify else 0
+                if verify:
+                    self._verify_all()
                 with self._lock:
                     counts = self._directory.table.count_by_state()
                     self._directory.sweep()
-                corrupt += self._compact()
+                corrupt = counts["corrupt"] + self._compact()
                 with self._lock:
                     self._directory.sweep()
             except OSError as problem:
                 raise self._failure(problem, "collecting stopped") from problem
-            return Collected(counts["expired"], counts["corrupt"] + corrupt, before - self._log.file_bytes)
+            return Collected(counts["expired"], corrupt, before - self._log.file_bytes)
 
     def usage(self) -> Usage:
         """See `Store`."""
@@ -580,11 +581,12 @@ class LocalStore:
             except OSError:
                 return  # then there is no more room than before, and the put says so
 
-    def _verify_all(self) -> int:
-        """Read every object; those that are damaged are condemned. Returns how many were."""
+    def _verify_all(self) -> None:
+        """Read every object; those that are damaged are condemned."""
         with self._lock:
             slots = self._directory.live().tolist()
-        return sum(self._salvage(slot) is None for slot in slots)
+        for slot in slots:
+            self._salvage(slot)
 
     def _compact(self) -> int:
         """Copy what is alive out of the files with garbage and remove them. Returns how many corrupt objects it met."""

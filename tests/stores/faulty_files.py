@@ -1,4 +1,4 @@
-"""A file layer in memory that fails on demand: power cuts and kills at any operation, errors, short writes, flipped bits.
+"""A file layer in memory that fails on demand: power cuts and kills at any operation, errors, flipped bits.
 
 `FaultyFiles` keeps what is *visible* (page cache, names as they are now) apart from what is *durable* (what `sync` and
 `sync_directory` have made safe). A power cut starts from what is durable and lets any part of the rest survive, in any
