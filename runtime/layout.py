@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from typing import Literal
 
@@ -140,6 +140,35 @@ class Layout:
         """(first byte, bytes) of each part of one slot, for a copier: as declared, never inferred from a shape."""
         start = base + slot * self.slot_bytes
         return tuple((start + part.offset, part.payload_bytes) for part in self.parts)
+
+    def differences(self, other: Layout) -> tuple[str, ...]:
+        """What ``other`` says otherwise, one line a field; empty exactly when the digests are equal."""
+        found = [
+            f"{name}: {getattr(self, name)}, not {getattr(other, name)}"
+            for name in ("kind", "slot_bytes", "alignment")
+            if getattr(self, name) != getattr(other, name)
+        ]
+        if [(part.layer, part.name) for part in self.parts] != [(part.layer, part.name) for part in other.parts]:
+            return (*found, "other parts, or in another order")
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            found += [
+                f"layer {mine.layer} part {mine.name!r} {field.name}: {getattr(mine, field.name)}, "
+                f"not {getattr(theirs, field.name)}"
+                for field in fields(Part)
+                if getattr(mine, field.name) != getattr(theirs, field.name)
+            ]
+        return tuple(found)
+
+    def check_same(self, announced: Layout) -> None:
+        """Refuse a layout that someone announces for this memory, unless it is this one.
+
+        Raises:
+            ProfileError: the layouts differ; the first difference is named.
+        """
+        if differences := self.differences(announced):
+            more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
+            fix = "describe the memory by the layout of its profile, or lay it out anew"
+            raise ProfileError(f"layout of {self.kind}", differences[0] + more, fix)
 
     def most_slots(self, offset_bits: int) -> int:
         """The most slots whose ``slot * stride`` fits signed offsets of that width.

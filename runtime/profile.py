@@ -168,25 +168,31 @@ class Profile:
             what = f"window_block {self.window_block} doesn't divide the granule {self.granule}"
             raise ProfileError(where, what, f"use a divisor of {self.granule}")
 
+    def _window_rows(self) -> int:
+        """Rows of one layer in a window slot."""
+        return self.window_block or (self.window or 1) - 1 + self.retained
+
     def _check_layouts(self, where: str) -> None:
         if set(self.layouts) != set(self.kinds):
             what = f"layouts of {sorted(self.layouts)} for objects {sorted(self.kinds)}"
             raise ProfileError(where, what, "give one layout an object")
         for kind, layout in self.layouts.items():
             ratios = {layer: group.ratio for group in self.groups_of(kind) for layer in group.layers}
-            rows: dict[tuple[int, str], int] = {}
+            rows: dict[tuple[int, str, Role], int] = {}
             for part in layout.parts:
                 if part.layer not in ratios:
                     what = f"{kind} lays out layer {part.layer}, which no group has"
                     raise ProfileError(where, what, "add the layer to a group")
-                if part.role == "entries":
-                    key = (part.layer, part.name.partition(".")[0])  # pages of one tensor are name.0, name.1, ...
-                    rows[key] = rows.get(key, 0) + part.rows
-            for (layer, name), count in rows.items():
-                if count * ratios[layer] != self.granule:
+                key = (part.layer, part.name.partition(".")[0], part.role)  # pages of a tensor are name.0, name.1, ...
+                rows[key] = rows.get(key, 0) + part.rows
+            for (layer, name, role), count in rows.items():
+                what = f"{kind} layer {layer} part {name!r}"
+                if role == "entries" and count * ratios[layer] != self.granule:
                     found = f"{count} rows x ratio {ratios[layer]} is not the granule {self.granule}"
-                    what = f"{kind} layer {layer} part {name!r}: {found}"
-                    raise ProfileError(where, what, f"use {Fraction(self.granule, ratios[layer])} rows")
+                    raise ProfileError(where, f"{what}: {found}", f"use {Fraction(self.granule, ratios[layer])} rows")
+                if role == "window" and count != self._window_rows():
+                    found = f"{count} rows, but a window slot holds {self._window_rows()}"
+                    raise ProfileError(where, f"{what}: {found}", f"use {self._window_rows()} rows")
 
 
 class Profiles(Mapping[str, Profile]):

@@ -289,6 +289,25 @@ def test_h21_alignment_follows_the_io_mode_in_force() -> None:
     assert layout.check_io("direct", 512) == 3_098_112
 
 
+def test_h20_memory_that_is_announced_otherwise_is_refused() -> None:
+    """All keys, then all values; announced as keys and values in turn."""
+    keys, values = one_part(rows=2), one_part(name="values", offset=128, rows=2)
+    record = layout_of(keys, values)
+    record.check_same(layout_of(keys, values))
+    interleaved = layout_of(replace(keys, rows=1), replace(values, offset=64, rows=1), slot_bytes=128)
+    with pytest.raises(ProfileError, match=r"slot_bytes: 256, not 128 and 3 more"):
+        record.check_same(interleaved)
+    with pytest.raises(ProfileError, match="in another order"):
+        record.check_same(layout_of(replace(values, offset=0), replace(keys, offset=128)))
+
+
+def test_a_difference_in_meaning_alone_is_named() -> None:
+    record = layout_of(one_part(meaning="gate_bias_folded"))
+    other = layout_of(one_part(meaning="gate_raw"))
+    assert record.differences(other) == ("layer 0 part 'keys' meaning: gate_bias_folded, not gate_raw",)
+    assert record.differences(layout_of(one_part(meaning="gate_bias_folded"))) == ()
+
+
 def test_parts_are_found_by_name_and_layer() -> None:
     layout = PROFILES["tiny_deepseek_v4"].layouts["swa_window"]
     assert layout.layers == (0, 1, 2, 3, 4)
@@ -320,6 +339,7 @@ def test_the_shipped_profile_passes_its_own_checks() -> None:
         ({"granule": 24}, "granule 24 is not a multiple of A=16.*\n.*such as 32"),
         ({"granule": 64}, "rows x ratio .* is not the granule 64"),
         ({"window": 17}, r"groups have windows \[16\]"),
+        ({"retained": 1}, "15 rows, but a window slot holds 16"),
         ({"window_policy": None}, "give both or neither"),
         ({"window_policy": "blocks"}, "with window_block None"),
         ({"window_block": 16}, '"blocks" only'),
