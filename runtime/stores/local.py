@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..generated.ondisk_prefix import LAYOUT
 from .census import census, current_epoch
 from .directory import Directory, Entry, Handle
-from .files import TEMPORARY, Bytes, Files, NotDurable, RealFiles, replace_file
+from .files import TEMPORARY, Bytes, Files, NotDurable, RealFiles, read_file, replace_file
 from .format import (
     ALIGNMENT,
     FORMAT_VERSION,
@@ -342,8 +342,9 @@ class LocalStore:
             files.sync_directory(self.path.parent)
             self._sweep_temporaries()
             described = self.path / "namespace.json"
-            if described.name not in files.list_directory(self.path):
-                replace_file(files, described, json.dumps(self.namespace.as_json(), indent=2).encode() + b"\n")
+            text = json.dumps(self.namespace.as_json(), indent=2).encode() + b"\n"
+            if read_file(files, described) != text:
+                replace_file(files, described, text)
             # A killed process may have left names that are visible only: what is served from now on must not go away.
             files.sync_directory(self.path)
         except BaseException:
