@@ -175,16 +175,16 @@ def _linear(
 ) -> dict[str, int] | None:
     translation = _Translation(given)
     goals = [translation.formula(condition, True) for condition in conditions]
-    bounds = [*translation.fresh.items(), *highs.items()]
-    limits = [_at_least({name: 1}) for name, _ in bounds] + [_at_least({_ONE: top, name: -1}) for name, top in bounds]
-    branches = 0
-    for conjunction in _conjunctions(goals, (), {name: (0, top) for name, top in bounds}):
-        branches += 1
-        if branches > _BRANCHES_MAX:
+    bounds = {name: (0, top) for name, top in (*translation.fresh.items(), *highs.items())}
+    for count, (conjunction, ranges) in enumerate(_conjunctions(goals, (), bounds)):
+        if count > _BRANCHES_MAX:
             raise _WrongWayError("too many alternatives")
-        example = _eliminate({*conjunction, *limits}, high)
+        joined = {name for limit in conjunction for name, _ in limit.terms if name != _ONE}
+        lows = [_at_least({name: 1, _ONE: -ranges[name][0]}) for name in joined]
+        tops = [_at_least({name: -1, _ONE: ranges[name][1]}) for name in joined]
+        example = _eliminate({*conjunction, *lows, *tops}, high) if joined else {}
         if example is not None:
-            return {name: example.get(name, top if high else 0) for name, top in highs.items()}
+            return {name: example.get(name, ranges[name][high]) for name in highs}
     return None
 
 
@@ -319,8 +319,8 @@ def _relation(op: str, difference: _Sum) -> _Formula:
 
 def _conjunctions(
     goals: Sequence[_Formula], taken: tuple[_AtLeast, ...], ranges: Mapping[str, tuple[int, int]]
-) -> Iterator[tuple[_AtLeast, ...]]:
-    """All ways to make every goal true, each as a list of inequalities. ``ranges`` cut off what cannot be."""
+) -> Iterator[tuple[tuple[_AtLeast, ...], Mapping[str, tuple[int, int]]]]:
+    """All ways to make every goal true: each as inequalities between names, and a range for every name."""
     ranges = dict(ranges)
     waiting = list(goals)
     choices: list[_Any] = []
@@ -329,16 +329,17 @@ def _conjunctions(
         if goal is False:
             return
         if isinstance(goal, _AtLeast):
-            taken = (*taken, goal)
-            if _tightened(goal, ranges):
-                waiting.extend(choices)
-                choices = []
+            if not _tightened(goal, ranges):
+                taken = (*taken, goal)
+                continue
+            waiting.extend((*choices, *taken))
+            choices, taken = [], ()
         elif isinstance(goal, _All):
             waiting.extend(goal.parts)
         elif isinstance(goal, _Any):
             choices.append(goal)
     if not choices:
-        yield taken
+        yield taken, ranges
         return
     choice = min(choices, key=lambda formula: len(formula.parts))
     others = [other for other in choices if other is not choice]
