@@ -1,15 +1,16 @@
 """Protocols as data: actors that use machines, step by step. Reading YAML into these is ``protocol_reader.py``.
 
-What a protocol means. The state of the whole is one word a slot of every instance, and for every copy of every actor the
-step that comes next and the values of its locals; all words, locals and steps start at their first value. Copies take
-turns in any order, one step at a time, and each step is atomic:
+What a protocol means. The state of the whole is one word a slot of every instance, and for every copy of every actor
+the step that comes next and the values of its locals; all words, locals and steps start at their first value. Copies
+take turns in any order, one step at a time, and each step is atomic:
 
 1. values are chosen for the locals of ``choose``, any at all;
-2. ``when`` must hold, else the copy waits (it may choose otherwise);
+2. ``when`` must hold; if it does for no choice at all, the copy goes on at ``otherwise`` with its locals as before the
+   step, or waits if there is no such step;
 3. the arguments of all ``fire`` and the values of all ``do`` are computed, from the state as it is now;
-4. the events are fired in order, each on the words that the ones before it left. If a slot refuses one, or does not take
-   it in its state, all words stay as they were; the copy goes on at ``refused`` with its locals as before the step, or
-   waits if there is no such step;
+4. the events are fired in order, each on the words that the ones before it left. If a slot refuses one, or does not
+   take it in its state, all words stay as they were; the copy goes on at ``refused`` with its locals as before the
+   step, or waits if there is no such step;
 5. otherwise the locals of ``do`` are assigned, and the copy goes on at ``then``.
 
 In a property, an actor's name stands for one copy and an unbound index for one slot, the same wherever it is written:
@@ -89,7 +90,8 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One atomic step; ``code`` is its place in the actor's list, and ``then`` and ``refused`` are codes too."""
+    """One atomic step; ``code`` is its place in the actor's list, and so are ``then``, ``refused`` and
+    ``otherwise``."""
 
     name: str
     code: int
@@ -99,16 +101,17 @@ class Step:
     do: tuple[Assignment, ...]  # of locals
     then: int
     refused: int | None  # None: a refused step waits
+    otherwise: int | None  # where to go when ``when`` does not hold; None: the step waits
     at: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One kind of actor: ``count`` copies that run the same steps. ``plays`` is its actor in the vocabulary."""
+    """One kind of actor: ``count`` copies that run the same steps. ``plays`` are its actors in the vocabulary."""
 
     name: str
     count: int
-    plays: str
+    plays: tuple[str, ...]
     locals: tuple[Local, ...]
     steps: tuple[Step, ...]
     at: Place
@@ -132,7 +135,7 @@ class ProtocolMutant:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How actors use machines. Properties range over copies and slots; the fair steps of ``leads_to`` are "actor.step"."""
+    """How actors use machines. Properties range over copies and slots; fair steps of ``leads_to`` are "actor.step"."""
 
     name: str
     title: str

@@ -243,10 +243,11 @@ class _Reader:
                 entry.value, what, self.problems, required=("count", "plays", "steps"), optional=("locals", "about")
             )
             count = self._size(keys.get("count"), f"the count of {what}")
-            plays = text_of(keys.get("plays"), f"'plays' of {what}", self.problems)
-            if plays is not None and plays not in roles:
-                text = f"{what} plays '{plays}', which is no actor of the vocabulary"
-                self.problems.add("E405", keys["plays"].at, text, closest(plays, roles, "use an actor"))
+            plays = one_or_more(keys.get("plays"), f"'plays' of {what}", self.problems)
+            for role in plays:
+                if role.text not in roles:
+                    text = f"{what} plays '{role.text}', which is no actor of the vocabulary"
+                    self.problems.add("E405", role.at, text, closest(role.text, roles, "use an actor"))
             locals_ = self._locals(keys.get("locals"), what)
             steps = entries_of(keys.get("steps"), f"the steps of {what}", self.problems)
             if "steps" in keys and not steps:
@@ -257,7 +258,8 @@ class _Reader:
                     names[step.key.text] = len(names)
             self.values[f"{entry.key.text}.at"] = names
             if name is not None:
-                found[name] = _Head(name, count or 1, plays or "", locals_, names, steps, entry.key.at)
+                parts = tuple(role.text for role in plays)
+                found[name] = _Head(name, count or 1, parts, locals_, names, steps, entry.key.at)
         if node is not None and not entries_of(node, "the actors", Problems()):
             self.problems.add("E117", node.at, "a protocol needs actors", "give at least one")
         return tuple(found.values())
@@ -341,7 +343,7 @@ class _Reader:
             entry.value,
             what,
             self.problems,
-            optional=("about", "choose", "when", "do", "fire", "refused", "then"),
+            optional=("about", "choose", "when", "otherwise", "do", "fire", "refused", "then"),
         )
         when = expression_of(keys.get("when"), scope, f"'when' of {what}", BOOL, self.problems)
         fire = tuple(
@@ -353,6 +355,10 @@ class _Reader:
             self.problems.add(
                 "E414", keys["refused"].at, f"{what} has 'refused:' but fires nothing", "remove it, or fire an event"
             )
+        if "otherwise" in keys and "when" not in keys:
+            self.problems.add(
+                "E414", keys["otherwise"].at, f"{what} has 'otherwise:' but no 'when:'", "remove it, or give a guard"
+            )
         then = self._target(keys.get("then"), "then", what, head)
         return Step(
             name=entry.key.text,
@@ -363,6 +369,7 @@ class _Reader:
             do=self._assignments(keys.get("do"), when, head, scope, what),
             then=(code + 1) % len(head.steps) if then is None else then,
             refused=self._target(keys.get("refused"), "refused", what, head),
+            otherwise=self._target(keys.get("otherwise"), "otherwise", what, head),
             at=entry.key.at,
         )
 
@@ -432,8 +439,8 @@ class _Reader:
             text = f"{what} fires '{word}', which '{instance.machine.name}' does not have"
             self.problems.add("E407", keys["event"].at, text, closest(word, events, "use an event"))
             return None
-        if head.plays and head.plays not in event.by:
-            text = f"{what} fires '{word}' as {head.plays}, but only {_joined(event.by)} may"
+        if head.plays and not set(head.plays) & set(event.by):
+            text = f"{what} fires '{word}' as {_joined(head.plays)}, but only {_joined(event.by)} may"
             self.problems.add("E408", keys["event"].at, text, f"let an actor that plays {event.by[0]} do it")
         args = self._args(keys.get("with"), event, instance, when, scope, what, node.at)
         return Fire(instance.name, slot, word, args, node.at)
@@ -501,14 +508,16 @@ class _Reader:
         todo = list(reached)
         while todo:
             step = steps[todo.pop()]
-            for target in (step.then, step.refused):
+            for target in (step.then, step.refused, step.otherwise):
                 if target is not None and target not in reached:
                     reached.add(target)
                     todo.append(target)
         for step in steps:
             if step.code not in reached:
                 text = f"no step leads to step '{step.name}' of '{head.name}'"
-                self.problems.add("E416", step.at, text, "lead to it with 'then:' or 'refused:', or remove it")
+                self.problems.add(
+                    "E416", step.at, text, "lead to it with 'then:', 'refused:' or 'otherwise:', or remove it"
+                )
 
     # Properties and mutants.
 
@@ -618,7 +627,7 @@ class _Head:
 
     name: str
     count: int
-    plays: str
+    plays: tuple[str, ...]
     locals: tuple[Local, ...]
     names: Mapping[str, int]  # step name -> code
     steps: tuple[Entry, ...]

@@ -126,13 +126,20 @@ class Model:
         picks = [(places[pick.local], range(pick.high + 1)) for pick in step.choose]
         when = read(step.when) if step.when is not None else None
         fires = [
-            (fire.instance, self.first_slot[fire.instance], read(fire.slot), fire.event, [(n, read(e)) for n, e in fire.args])
+            (
+                fire.instance,
+                self.first_slot[fire.instance],
+                read(fire.slot),
+                fire.event,
+                [(n, read(e)) for n, e in fire.args],
+            )
             for fire in step.fire
         ]
         do = [(places[item.field], read(item.value)) for item in step.do]
 
         def move(state: State) -> Iterator[State]:
             seen: set[State] = set()
+            fits = False
             for values in itertools.product(*(options for _, options in picks)):
                 now = list(state)
                 for (place, _), value in zip(picks, values, strict=True):
@@ -140,8 +147,12 @@ class Model:
                 before = tuple(now)
                 if when is not None and not when(before):
                     continue
+                fits = True
                 refused = False
-                calls = [(i, base + slot(before), e, tuple((n, arg(before)) for n, arg in args)) for i, base, slot, e, args in fires]
+                calls = [
+                    (i, base + slot(before), e, tuple((n, arg(before)) for n, arg in args))
+                    for i, base, slot, e, args in fires
+                ]
                 assigned = [(place, value(before)) for place, value in do]
                 for instance, place, event, args in calls:
                     word = self.fired(instance, now[place], event, args)
@@ -162,6 +173,8 @@ class Model:
                 if after not in seen:
                     seen.add(after)
                     yield after
+            if not fits and step.otherwise is not None:
+                yield (*state[:own], step.otherwise, *state[own + 1 :])
 
         return move
 
@@ -242,7 +255,9 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def walk(protocol: Protocol, faulty: Mapping[str, Event] | None = None, limit: int = 60_000, stop: bool = False) -> Walk:
+def walk(
+    protocol: Protocol, faulty: Mapping[str, Event] | None = None, limit: int = 60_000, stop: bool = False
+) -> Walk:
     """Visit every reachable state.
 
     Args:
