@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from .model import Machine, Vocabulary
+from .model import HitPolicy, Machine, Vocabulary
 from .problems import Place, Problem, Problems, SpecError
 from .profile import ProfileSpec, read_profile
 from .protocol import Protocol
@@ -76,13 +76,13 @@ def load_spec(directory: Path | None = None) -> Loaded:
     if vocabulary is None or len(machines) < len(paths):
         return Loaded(None, problems.sorted(), problems.sources)
     check_vocabulary(vocabulary, machines, problems)
-    names = [machine.name for machine in machines]
+    with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
         read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, machines, problems)
         for path in _files(root, "protocols", shown, problems)
     ]
     profiles = [
-        read_profile(path, f"{shown}/models/{path.name}", names, problems)
+        read_profile(path, f"{shown}/models/{path.name}", with_slots, problems)
         for path in _files(root, "models", shown, problems)
     ]
     spec = Spec(

@@ -269,7 +269,7 @@ class _Profile:
             problems.add(
                 "E509",
                 keys["object"].at,
-                f"{what} keeps '{kind}', which no machine describes",
+                f"{what} keeps '{kind}', which is not an object of layers",
                 closest(kind, self.objects),
             )
         layers = self._layers(keys.get("layers"), what)

@@ -131,7 +131,14 @@ MISTAKES = [
     ("checkpoint", "blocks", "E508", 7, "does not say how long a block is", "window_block"),
     ("checkpoint", "checkpoint\nwindow_block: 8", "E508", 8, "has no blocks", "drop"),
     ("checkpoint", "blocks\nwindow_block: 12", "E501", 8, "12 tokens does not divide the granule 32", "such as 96"),
-    ("object: swa_window", "object: swa_windows", "E509", 24, "which no machine describes", "closest: swa_window"),
+    (
+        "object: swa_window",
+        "object: swa_windows",
+        "E509",
+        24,
+        "which is not an object of layers",
+        "closest: swa_window",
+    ),
     ("page: {rows: 4, ", "page: {rows: 3, ", "E510", 26, "has 8 rows, no whole number of pages of 3", "divisor of 8"),
     (
         "    ratio: 4\n    parts:\n      entries",
