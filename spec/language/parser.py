@@ -201,9 +201,7 @@ class _Parser:
         return self._take()
 
     def _choice(self) -> _Raw:
-        self.depth += 1
-        if self.depth > _NESTING_MAX:
-            self._refuse(self._now, f"{self.what} is nested too deeply", "use fewer parentheses")
+        self._deeper()
         then = self._implies()
         if self._takes("if"):
             condition = self._implies()
@@ -215,6 +213,11 @@ class _Parser:
             then = _Raw("choice", "if", (then, condition, otherwise), then.start, otherwise.stop)
         self.depth -= 1
         return then
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > _NESTING_MAX:
+            self._refuse(self._now, f"{self.what} is nested too deeply", "say it with fewer operators")
 
     def _in_parentheses(self, part: _Raw) -> bool:
         return self.source.text[part.start] == "("
@@ -245,7 +248,9 @@ class _Parser:
     def _not(self) -> _Raw:
         if self._now.text == "not":
             token = self._take()
+            self._deeper()
             operand = self._not()
+            self.depth -= 1
             return _Raw("not", "not", (operand,), token.start, operand.stop)
         return self._comparison()
 
@@ -280,10 +285,13 @@ class _Parser:
 
     def _arithmetic(self, signs: tuple[str, ...], below: Callable[[], _Raw]) -> _Raw:
         left = below()
+        before = self.depth
         while self._now.kind == "sign" and self._now.text in signs:
+            self._deeper()  # a chain nests to the left
             sign = self._take().text
             right = below()
             left = _Raw("arithmetic", sign, (left, right), left.start, right.stop)
+        self.depth = before
         return left
 
     def _primary(self) -> _Raw:
@@ -528,6 +536,8 @@ class _Resolver:
             turned = self._pair(second, first, None)
             return (turned[1], turned[0]) if turned is not None else None
         left = self.resolve(first, expected)
+        if left is None and self._is_value(second):
+            return None  # what the value belongs to is not known, and that has been noted
         named = type_of(left) if left is not None and type_of(left) in self.scope.values else None
         right = self.resolve(second, expected) if named is None else self._typed(second, named)
         return (left, right) if left is not None and right is not None else None

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from bad_specs import BAD_SPECS, bad_specs, expected_message, good, read, with_message
-
 from kvfsm.spec.language.codes import CODES
 from kvfsm.spec.language.problems import render_all
+
+from .bad_specs import BAD_SPECS, bad_specs, expected_message, good, read, with_message
 
 ACCEPT = "KVFSM_ACCEPT=1 python -m pytest tests/spec/test_bad_specs.py"
 # Codes that no single file can show, and the test that shows them.
@@ -40,7 +38,7 @@ def test_bad_spec_gives_its_message(path: Path) -> None:
 
 
 def accept(path: Path) -> None:
-    """Write the message into the file; the message moves the lines that it speaks of, so this is done until it stays."""
+    """Write the message into the file; it moves the lines that it speaks of, so this is done until it stays."""
     for _ in range(4):
         problems = read(path)
         text = path.read_text("utf-8")
