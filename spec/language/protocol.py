@@ -90,8 +90,7 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One atomic step; ``code`` is its place in the actor's list, and so are ``then``, ``refused`` and
-    ``otherwise``."""
+    """One atomic step; ``code`` is its place in the list; ``then``, ``refused`` and ``otherwise`` are codes as well."""
 
     name: str
     code: int

@@ -112,9 +112,15 @@ class _Reader:
             )
         title = text_of(keys.get("title"), "the title", problems) or ""
         about = text_of(keys.get("about"), "the sentence of the protocol", problems) or ""
+        # What rests on a part that holds mistakes is not read, lest one mistake give many messages.
+        before = len(problems)
         self.bounds = self._bounds(keys.get("bounds"))
         self._instances(keys.get("machines"))
+        if len(problems) > before:
+            return None
         heads = self._heads(keys.get("actors"))
+        if len(problems) > before:
+            return None
         programs = tuple(self._program(head, heads) for head in heads)
         scope = self._property_scope(heads)
         properties = tuple(
@@ -122,7 +128,8 @@ class _Reader:
         )
         leads_to = self._leads_to(keys.get("leads_to"), scope, programs)
         mutants = self._mutants(keys.get("mutants"))
-        self._unused_bounds()
+        if len(problems) == before:
+            self._unused_bounds()
         return Protocol(
             name=name or stem,
             title=title,
