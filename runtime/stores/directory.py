@@ -170,45 +170,52 @@ class Directory:
 
     # Reading.
 
-    def open(self, name: bytes, epoch: int) -> Handle | Verdict | None:
-        """Start a read of one object; the verdict when it may not be read, None when too many read it now."""
-        slot = self._slots.get(name)
-        if slot is None:
-            return Verdict.SALT if self._salts.get(name[: 1 + KEY_BYTES]) else Verdict.MISS
-        index = np.array([slot])
-        generation = int(self._generations(index)[0])
-        code = int(self.table.open(index, expected=generation, at_epoch=epoch)[0])
-        if code == Refusal.TOO_MANY_READERS:
-            return None
-        if code in (Refusal.EPOCH, Refusal.EXPIRED):
-            return Verdict.EPOCH
-        if code:
-            return Verdict(int(self._verdicts[slot]))
+    def open(self, names: Sequence[bytes], epoch: int) -> list[Handle | Verdict | None]:
+        """Start a read of each name, no name twice: a verdict where it may not be read, None where too many read it."""
+        answers: list[Handle | Verdict | None] = [self._absent(name) for name in names]
+        known = [place for place, name in enumerate(names) if name in self._slots]
+        slots = np.array([self._slots[names[place]] for place in known], np.intp)
+        generations = self._generations(slots)
+        codes = self.table.open(slots, expected=generations, at_epoch=epoch).tolist()
         self._clock += 1
-        self.meta["last_use"][slot] = self._clock
-        place = self._places[slot]
-        return Handle(slot, generation, int(place["segment"]), int(place["offset"]), int(place["payload_bytes"]))
+        self.meta["last_use"][slots[np.array(codes, np.uint8) == 0]] = self._clock
+        for place, slot, generation, code in zip(known, slots.tolist(), generations.tolist(), codes, strict=True):
+            if code == 0:
+                answers[place] = Handle(slot, generation, *self._places[slot].tolist())
+            elif code == Refusal.TOO_MANY_READERS:
+                answers[place] = None
+            elif code in (Refusal.EPOCH, Refusal.EXPIRED):
+                answers[place] = Verdict.EPOCH
+            else:
+                answers[place] = Verdict(int(self._verdicts[slot]))
+        return answers
 
-    def close(self, handle: Handle, verdict: Verdict | None) -> Verdict | None:
-        """End a read with what it found, None for nothing. An object whose bytes are wrong is not served again.
+    def close(self, handles: Sequence[Handle], verdicts: Sequence[Verdict | None]) -> list[Verdict | None]:
+        """End reads with what they found, None for nothing. An object whose bytes are wrong is not opened again.
 
         Returns:
-            ``verdict``, or a worse one when the object expired or was condemned meanwhile.
+            The verdicts, or worse ones where an object expired or was condemned meanwhile.
 
         """
-        index = np.array([handle.slot])
-        if verdict is None:
-            self._applied(self.table.close(index, expected=handle.generation))
-            return None
-        code = int(self.table.verify(index, expected=handle.generation, ok=verdict is Verdict.OK)[0])
-        if verdict is not Verdict.OK and code == 0:
-            self._verdicts[handle.slot] = verdict
-        self._applied(self.table.close(index, expected=handle.generation))
-        if verdict is Verdict.OK and code == Refusal.EXPIRED:
-            return Verdict.EPOCH
-        if verdict is Verdict.OK and code:
-            return Verdict(int(self._verdicts[handle.slot]))
-        return verdict
+        slots = np.array([handle.slot for handle in handles], np.intp)
+        generations = np.array([handle.generation for handle in handles], np.int64)
+        judged = np.array([verdict is not None for verdict in verdicts], np.bool_)
+        good = np.array([verdict is Verdict.OK for verdict in verdicts], np.bool_)
+        codes = np.zeros(len(handles), np.uint8)
+        codes[judged] = self.table.verify(slots[judged], expected=generations[judged], ok=good[judged])
+        self._applied(self.table.whole.close(slots, expected=generations))
+        ended = list(verdicts)
+        for place in np.flatnonzero(judged & (~good | (codes != 0))).tolist():
+            slot, verdict = handles[place].slot, verdicts[place]
+            if verdict is Verdict.OK:
+                expired = codes[place] == Refusal.EXPIRED
+                ended[place] = Verdict.EPOCH if expired else Verdict(int(self._verdicts[slot]))
+            elif codes[place] == 0 and verdict is not None:
+                self._verdicts[slot] = verdict
+        return ended
+
+    def _absent(self, name: bytes) -> Verdict:
+        return Verdict.SALT if name[: 1 + KEY_BYTES] in self._salts else Verdict.MISS
 
     # Ending.
 

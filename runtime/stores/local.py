@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,24 +28,9 @@ from numpy.typing import NDArray
 from ..generated.ondisk_prefix import LAYOUT
 from .census import census, current_epoch
 from .directory import Directory, Entry, Handle
-from .files import TEMPORARY, Bytes, Files, NotDurable, RealFiles, read_file, replace_file
-from .format import (
-    ALIGNMENT,
-    FORMAT_VERSION,
-    HEADER_BYTES,
-    Header,
-    Record,
-    Stamp,
-    checksum,
-    digest,
-    encode,
-    judge,
-    judge_id,
-    padding,
-    parse,
-    split_meta,
-    stride,
-)
+from .files import TEMPORARY, Files, NotDurable, RealFiles, read_file, replace_file
+from .format import FORMAT_VERSION, Header, Record, Stamp, checksum, digest, split_meta, stride
+from .records import Records
 from .segments import Mark, Segment, Segments
 from .state import State, read_state
 from .store import (
@@ -69,7 +54,6 @@ SEGMENT_BYTES = 256 << 20
 _COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
 _EPOCH_MAX = LAYOUT.field("epoch").high
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PAD = bytes(ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +129,7 @@ class LocalStore:
         self._stamp = Stamp.of(namespace)
         self._directory = Directory(tuple(namespace.layouts))
         self._log = Segments(self.path, self._files, segment_bytes)
+        self._records = Records(self._log, self._stamp)
         self._epoch = 0
         self._closed = False
         self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
@@ -203,32 +188,57 @@ class LocalStore:
 
     def get(self, id: ObjectId, into: Writable) -> Found:
         """See `Store`."""
-        view = _bytes_of(into)
-        if view.readonly:
+        return self.get_many([id], [into])[0]
+
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:
+        """See `Store`."""
+        views = [_bytes_of(buffer) for buffer in into]
+        if any(view.readonly for view in views):
             raise ValueError("a read needs a writable buffer")
-        (name,) = self._directory.names([id])
+        names = self._directory.names(ids)
+        answers: dict[int, Found] = {}
+        while len(answers) < len(names):
+            # Each name once a turn: the directory takes every slot once, and an id may be asked for twice.
+            turn = {name: place for place, name in enumerate(names) if place not in answers}
+            answers |= self._read_turn(turn, views)
+        return [answers[place] for place in range(len(names))]
+
+    def _read_turn(self, turn: Mapping[bytes, int], views: Sequence[memoryview]) -> dict[int, Found]:
+        """Read objects by name into ``views[place]``; those that too many read now are left to the next turn."""
         with self._readable:
             self._check_open()
-            while (opened := self._directory.open(name, self._epoch)) is None:
+            epoch = self._epoch
+            opened = dict(zip(turn.values(), self._directory.open(tuple(turn), epoch), strict=True))
+            if all(one is None for one in opened.values()):
                 self._readable.wait()
-                self._check_open()
-            if isinstance(opened, Verdict):
-                return Found(opened)
-            segment = self._log.acquire(opened.segment)
-        verdict, found = None, Found(Verdict.LAYOUT)  # the answer when the caller's slot is too small for the object
+                return {}
+            handles = {place: one for place, one in opened.items() if isinstance(one, Handle)}
+            segments = {place: self._log.acquire(handle.segment) for place, handle in handles.items()}
+        answers = {place: Found(one) for place, one in opened.items() if isinstance(one, Verdict)}
+        read: dict[int, Header | Verdict] = {}
+        names = {place: name for name, place in turn.items()}
         try:
-            if opened.payload_bytes <= len(view):
-                found = self._read(segment, opened, name, view[: opened.payload_bytes])
-                verdict = found.verdict
+            for place, handle in handles.items():
+                if handle.payload_bytes <= len(views[place]):
+                    target, identity = views[place][: handle.payload_bytes], self._directory.parts(names[place])
+                    read[place] = self._records.read(segments[place], handle.offset, identity, epoch, target)
         finally:
             with self._readable:
-                ended = self._directory.close(opened, verdict)
-                self._log.release(segment)
+                verdicts = [_verdict_of(read.get(place)) for place in handles]
+                ended = self._directory.close(tuple(handles.values()), verdicts)
+                for segment in segments.values():
+                    self._log.release(segment)
                 self._readable.notify_all()
-        if ended is None or ended is found.verdict is Verdict.OK:
-            return found
-        view[: opened.payload_bytes] = bytes(opened.payload_bytes)
-        return Found(ended)
+        for (place, handle), verdict in zip(handles.items(), ended, strict=True):
+            header = read.get(place)
+            if verdict is None:
+                answers[place] = Found(Verdict.LAYOUT)  # the caller's slot is too small for the object
+            elif isinstance(header, Header) and verdict is Verdict.OK:
+                answers[place] = Found(Verdict.OK, header.meta, header.payload_bytes)
+            else:
+                views[place][: handle.payload_bytes] = bytes(handle.payload_bytes)
+                answers[place] = Found(verdict)
+        return answers
 
     def delete(self, ids: Sequence[ObjectId]) -> int:
         """Remove objects durably. Their bytes are garbage until `collect`. Returns how many there were.
@@ -476,54 +486,22 @@ class LocalStore:
 
     def _write_group(self, items: Sequence[_Prepared]) -> list[Entry]:
         headers, payloads = [], []
-        for index, item in enumerate(items):
-            header = self._header(Record.OBJECT, item.id.kind, item.id.key, digest(item.id.salt), item.payload)
-            header = replace(header, payload_checksum=item.checksum, index=index, count=len(items))
-            headers.append(replace(header, lossy=item.lossy, boundary=item.boundary, extra=item.extra))
+        for item in items:
+            header = self._records.header(
+                Record.OBJECT, item.id.kind, item.id.key, digest(item.id.salt), self._epoch, item.payload
+            )
+            header = replace(header, lossy=item.lossy, boundary=item.boundary, extra=item.extra)
+            headers.append(replace(header, payload_checksum=item.checksum))
             payloads.append(item.payload)
-        segment, placed = self._append(headers, payloads)
+        segment, placed = self._records.append(headers, payloads)
         return [self._entry(segment, header) for header in placed]
-
-    def _append(self, headers: Sequence[Header], payloads: Sequence[Bytes]) -> tuple[Segment, list[Header]]:
-        """Write records as one group; durable when this returns. Returns where they are, as their final headers."""
-        segment, offset = self._log.reserve(sum(header.stride for header in headers))
-        group, placed = self._log.next_group(), []
-        buffers: list[Bytes] = []
-        for index, (header, payload) in enumerate(zip(headers, payloads, strict=True)):
-            header = replace(header, offset=offset, group=group, index=index, count=len(headers))
-            buffers += [encode(header), payload, memoryview(_PAD)[: padding(len(payload))]]
-            offset += header.stride
-            placed.append(header)
-        self._log.write(segment, buffers, offset - segment.size)
-        return segment, placed
-
-    def _header(self, record: Record, kind: str, key: bytes, salt: bytes, payload: Bytes) -> Header:
-        """A header of this namespace and epoch; where it will stand is filled in by `_append`."""
-        stamp = self._stamp
-        return Header(
-            record=record,
-            kind=kind,
-            key=key,
-            salt=salt,
-            stamp_namespace=stamp.namespace,
-            stamp_identity=stamp.identity,
-            stamp_layout=stamp.layouts.get(kind, bytes(32)),
-            stamp_semantics=stamp.semantics,
-            epoch=self._epoch,
-            offset=0,
-            group=0,
-            index=0,
-            count=1,
-            payload_bytes=len(payload),
-            payload_checksum=b"",
-        )
 
     def _write_tombstones(self, names: Sequence[bytes]) -> None:
         limit = self._log.last_group + 1
         payload = pack_tombstones((*self._directory.parts(name), limit) for name in names)
-        header = self._header(Record.TOMBSTONES, "", bytes(32), bytes(32), payload)
+        header = self._records.header(Record.TOMBSTONES, "", bytes(32), bytes(32), self._epoch, payload)
         try:
-            segment, _ = self._append([replace(header, payload_checksum=checksum(payload))], [payload])
+            segment, _ = self._records.append([replace(header, payload_checksum=checksum(payload))], [payload])
         except OSError as problem:
             raise self._failure(problem, "nothing was deleted") from problem
         segment.tombstones = True
@@ -536,37 +514,6 @@ class LocalStore:
     def _failure(self, problem: OSError, what: str) -> StoreFull | StoreFailed:
         kind = StoreFull if problem.errno in _FULL else StoreFailed
         return kind(f"{self.path}: {problem.strerror or problem}; {what}")
-
-    # Reading; no lock is held.
-
-    def _read(self, segment: Segment, handle: Handle, name: bytes, target: memoryview) -> Found:
-        """Read one object into ``target``, as long as its payload, and judge it. On a fault ``target`` is zeroed."""
-        header = self._read_record(segment, handle.offset, name, target)
-        if isinstance(header, Verdict):
-            target[:] = bytes(len(target))
-            return Found(header)
-        return Found(Verdict.OK, header.meta, header.payload_bytes)
-
-    def _read_record(self, segment: Segment, offset: int, name: bytes, target: memoryview) -> Header | Verdict:
-        block = bytearray(HEADER_BYTES)
-        try:
-            count = self._log.read(segment, offset, [block, target])
-        except OSError:
-            return Verdict.INTEGRITY  # a sector that can't be read is a changed one
-        header = parse(memoryview(block)[:count], offset)
-        if isinstance(header, Verdict):
-            return header
-        verdict = judge(header, self._stamp, header.epoch) or judge_id(header, *self._directory.parts(name))
-        if verdict is not Verdict.OK:
-            return verdict
-        if header.payload_bytes != len(target):
-            return Verdict.INTEGRITY
-        if count < HEADER_BYTES + len(target):
-            return Verdict.TRUNCATED
-        return header if self._fits(target, header.payload_checksum) else Verdict.INTEGRITY
-
-    def _fits(self, payload: bytearray | memoryview, expected: bytes) -> bool:
-        return checksum(payload) == expected
 
     # Collecting; the writer lock is held.
 
@@ -618,7 +565,8 @@ class LocalStore:
         with self._lock:
             name, number, offset, payload_bytes = self._directory.place(slot)
         payload = bytearray(payload_bytes)
-        header = self._read_record(self._log.by_number[number], offset, name, memoryview(payload))
+        segment, identity = self._log.by_number[number], self._directory.parts(name)
+        header = self._records.read(segment, offset, identity, self._epoch, memoryview(payload))
         if isinstance(header, Header):
             return header, payload
         with self._lock:
@@ -628,7 +576,7 @@ class LocalStore:
     def _copy(self, batch: Sequence[tuple[int, Header, bytearray]]) -> None:
         if not batch:
             return
-        segment, placed = self._append([header for _, header, _ in batch], [payload for *_, payload in batch])
+        segment, placed = self._records.append([header for _, header, _ in batch], [payload for *_, payload in batch])
         with self._lock:
             for (slot, *_), header in zip(batch, placed, strict=True):
                 self._directory.move(slot, segment.number, header.offset)
@@ -636,6 +584,10 @@ class LocalStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self.path} is closed")
+
+
+def _verdict_of(answer: Header | Verdict | None) -> Verdict | None:
+    return Verdict.OK if isinstance(answer, Header) else answer
 
 
 def _bytes_of(buffer: Readable | Writable) -> memoryview:

@@ -229,6 +229,10 @@ class Store(Protocol):
         """
         ...
 
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:
+        """Read ``ids[i]`` into ``into[i]``, as `get` does. Each has its own verdict; one fault fails no other."""
+        ...
+
     def reset(self) -> int:
         """End the epoch durably: nothing stored before is served again, nor late stores. Returns the new epoch."""
         ...

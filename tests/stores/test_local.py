@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from kvfsm.runtime.stores import records
 from kvfsm.runtime.stores.format import FORMAT_VERSION, HEADER_BYTES, checksum, stride
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import (
@@ -105,17 +106,11 @@ def test_every_bit_of_a_header_matters() -> None:
         assert read(store, an_id()) == (Verdict.OK, PAYLOAD)
 
 
-class Trusting(LocalStore):
-    """A mutant: it does not look at payload checksums."""
-
-    def _fits(self, payload: bytearray | memoryview, expected: bytes) -> bool:
-        return True
-
-
-def test_without_checksums_the_flipped_bit_would_be_served() -> None:
+def test_without_checksums_the_flipped_bit_would_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     files, path = stored()
     files.flip(path, HEADER_BYTES + 5000)
-    with Trusting(ROOT, NAMESPACE, files) as store:
+    monkeypatch.setattr(records, "payload_fits", lambda payload, expected: True)
+    with LocalStore(ROOT, NAMESPACE, files) as store:
         verdict, into = read(store, an_id())
     assert verdict is Verdict.OK
     assert into != PAYLOAD
@@ -563,3 +558,40 @@ def test_a_reader_keeps_its_file_while_it_is_collected_away() -> None:
         into = bytearray(b"\xff" * len(PAYLOAD))
         assert store.get(an_id(0), into).verdict is Verdict.EPOCH, "the epoch ended during the read"
         assert not any(into)
+
+
+def test_a_batch_of_reads_gives_each_object_its_own_verdict() -> None:
+    """H-30: a buffer whose read failed is never handed back as if it were filled."""
+    files = FaultyFiles()
+    with LocalStore(ROOT, NAMESPACE, files) as store:
+        store.put_many([Item(an_id(number), bytes([number + 1]) * 9000, {"boundary": number}) for number in range(8)])
+        files.flip(store.path / "00000001.segment", 3 * stride(9000) + HEADER_BYTES + 7)
+        ids = [*(an_id(number) for number in range(9)), an_id(0), an_id(1, salt=b"x")]
+        into = [bytearray(b"\xff" * (100 if number == 5 else 9000)) for number in range(len(ids))]
+        found = store.get_many(ids, into)
+        names = ["OK", "OK", "OK", "INTEGRITY", "OK", "LAYOUT", "OK", "OK", "MISS", "OK", "SALT"]
+        assert [one.verdict.name for one in found] == names
+        for number, (one, buffer) in enumerate(zip(found, into, strict=True)):
+            if one.verdict is Verdict.OK:
+                assert buffer == bytes([number % 9 + 1]) * 9000
+                assert one.meta == {"boundary": number % 9}
+            else:
+                assert set(buffer) == ({0} if one.verdict is Verdict.INTEGRITY else {255})
+        assert store.get_many([], []) == []
+        assert store._directory.table.fields("pins").max() == 0
+
+
+def test_more_readers_than_a_slot_counts_wait_for_their_turn() -> None:
+    files, _ = stored()
+    with LocalStore(ROOT, NAMESPACE, files) as store:
+        (name,) = store._directory.names([an_id()])
+        held = [store._directory.open([name], 0)[0] for _ in range(255)]
+        assert store._directory.open([name], 0) == [None]
+        answers: list[tuple[Verdict, bytes]] = []
+        waiting = threading.Thread(target=lambda: answers.append(read(store, an_id())))
+        waiting.start()
+        with store._readable:
+            store._directory.close([held.pop()], [None])  # type: ignore[list-item]
+            store._readable.notify_all()
+        waiting.join()
+        assert answers == [(Verdict.OK, PAYLOAD)]
