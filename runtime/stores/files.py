@@ -28,7 +28,7 @@ class Files(Protocol):
     """File operations; all raise OSError, and positions and sizes are in bytes. Handles are plain numbers."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and those above it; one that exists is fine."""
+        """Make a directory and those above it, durably; one that exists is fine."""
         ...
 
     def list_directory(self, path: Path) -> list[str]:
@@ -90,7 +90,10 @@ class RealFiles:
 
     def make_directory(self, path: Path) -> None:
         """See `Files`."""
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            self.make_directory(path.parent)
+            path.mkdir(exist_ok=True)
+            self.sync_directory(path.parent)
 
     def list_directory(self, path: Path) -> list[str]:
         """See `Files`."""

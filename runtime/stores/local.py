@@ -181,7 +181,13 @@ class LocalStore:
             if not request.done:
                 with self._waiting_lock:
                     group, self._waiting = self._waiting, []
-                self._commit(group)
+                try:
+                    self._commit(group)
+                except BaseException:
+                    for other in group:  # nobody else will see to them
+                        if not other.done:
+                            other.done, other.error = True, StoreFailed("the writer was interrupted; nothing was kept")
+                    raise
         if request.error is not None:
             raise request.error
         return request.written
@@ -434,8 +440,6 @@ class LocalStore:
                     self._directory.abandon(slots)
                     if self._log.broken is None:  # the log has taken the bytes back
                         self._directory.quiesce(slots)
-                for request in requests:
-                    request.done, request.error = True, StoreFailed("the writer was interrupted; nothing was kept")
                 raise
             with self._lock:
                 self._directory.finish(slots, entries)

@@ -595,3 +595,73 @@ def test_more_readers_than_a_slot_counts_wait_for_their_turn() -> None:
             store._readable.notify_all()
         waiting.join()
         assert answers == [(Verdict.OK, PAYLOAD)]
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_directory"])
+def test_an_interrupted_put_leaves_nothing_behind(operation: str) -> None:
+    class Interrupted(FaultyFiles):
+        armed = False
+
+        def _changes(self, name: str, path: Path) -> None:
+            super()._changes(name, path)
+            if self.armed and name == operation:
+                self.armed = False
+                raise KeyboardInterrupt
+
+    files = Interrupted()
+    with LocalStore(ROOT, NAMESPACE, files) as store:
+        before, names = store.usage(), files.list_directory(store.path)
+        files.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            store.put_many([Item(an_id(number), PAYLOAD) for number in range(3)])
+        assert store.usage() == before
+        assert files.list_directory(store.path) == names
+        assert store._directory.table.count_by_state()["quarantined"] == 0
+        assert store.put_many([Item(an_id(number), PAYLOAD) for number in range(3)]) == 3
+
+
+def test_puts_that_wait_share_a_sync_and_one_failure_does_not_spread() -> None:
+    class Gate(FaultyFiles):
+        opened, entered = threading.Event(), threading.Event()
+
+        def sync(self, handle: int) -> None:
+            if self.handles[handle][0].suffix == ".segment":
+                self.entered.set()
+                self.opened.wait()
+            super().sync(handle)
+
+    files = Gate()
+    with LocalStore(ROOT, NAMESPACE, files, budget_bytes=5 * stride(len(PAYLOAD))) as store:
+        outcomes: dict[str, object] = {}
+
+        def put(name: str, *numbers: int) -> None:
+            try:
+                outcomes[name] = store.put_many([Item(an_id(number), PAYLOAD) for number in numbers])
+            except StoreFull:
+                outcomes[name] = "full"
+
+        first = threading.Thread(target=put, args=("first", 0))
+        first.start()
+        files.entered.wait()
+        before = len(files.operations)
+        calls = {"a": (1,), "b": (2, 3, 4, 5, 6, 7), "c": (2, 3), "d": (1,)}
+        waiting = []
+        for name, numbers in calls.items():
+            waiting.append(threading.Thread(target=put, args=(name, *numbers)))
+            waiting[-1].start()
+            while len(store._waiting) < len(waiting):
+                pass
+        files.opened.set()
+        for thread in (first, *waiting):
+            thread.join()
+        assert outcomes == {"first": 1, "a": 1, "b": "full", "c": 2, "d": 0}
+        own = [name for name, path in files.operations[before:] if path.endswith(".segment")]
+        assert own.count("write") == 1, "one write for all who waited; the first one's came before"
+        assert store.usage().objects == 4
+
+
+def test_a_new_directory_is_made_with_all_above_it(tmp_path: Path) -> None:
+    with LocalStore(tmp_path / "a" / "b", NAMESPACE) as store:
+        store.put(an_id(), PAYLOAD, meta={})
+    with LocalStore(tmp_path / "a" / "b", NAMESPACE) as store:
+        assert read(store, an_id()) == (Verdict.OK, PAYLOAD)
