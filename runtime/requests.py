@@ -213,9 +213,17 @@ class RequestTable:
         """Slots of a paged kind by granule, int32 [rows, width]; the guard where there is none."""
         return self._tables[kind][np.asarray(rows, np.intp)].copy()
 
-    def window_table(self, rows: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        """Slots of the window ring, int32 [rows, width]; block b of a row is at ``b % width``, the guard where there is none."""
-        return self._ring[np.asarray(rows, np.intp)].copy()
+    @property
+    def window_width(self) -> int:
+        """Entries of the window ring: block b of a row is at entry ``b % window_width``."""
+        return self._ring.shape[1]
+
+    def window_table(self, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
+        """Slots of the window ring, int32 [rows, width]: ``window_width`` entries, then, and where there is no block, the guard."""
+        ring = self._ring[np.asarray(rows, np.intp)]
+        table = np.full((len(ring), self.window_width if width is None else width), GUARD, np.int32)
+        table[:, : self.window_width] = ring
+        return table
 
     def resolve(self, row: int, position: int) -> tuple[int, int]:
         """Slot and row in it that hold a position: total on what the last token reads, and never padding.

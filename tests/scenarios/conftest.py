@@ -1,0 +1,122 @@
+"""Small profiles, tagged bytes and a store in memory for the scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.fill import Fill
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.profile import Profile
+from kvfsm.runtime.profile_plan import GroupPlan, PartPlan, ProfilePlan
+from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+
+
+class MemoryStore:
+    """A store in a dictionary."""
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
+        self.epoch = 1
+
+    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.array([one in self.objects for one in ids], bool)
+
+    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
+        self.put_many([Item(id, payload, meta)])
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        self.objects |= {item.id: (bytes(item.payload), dict(item.meta)) for item in items}
+        return len(items)
+
+    def get(self, id: ObjectId, into: Any) -> Found:
+        if id not in self.objects:
+            return Found(Verdict.MISS)
+        payload, meta = self.objects[id]
+        into[: len(payload)] = np.frombuffer(payload, np.uint8)
+        return Found(Verdict.OK, meta, len(payload))
+
+    def reset(self) -> int:
+        self.objects.clear()
+        self.epoch += 1
+        return self.epoch
+
+    def usage(self) -> Any:
+        return len(self.objects)
+
+    def close(self) -> None:
+        self.objects.clear()
+
+
+class Bench:
+    """What every scenario needs; ``tag`` writes whose bytes they are, ``tags`` reads it back."""
+
+    store = MemoryStore
+
+    @staticmethod
+    def part(granule: int, ratio: int = 1, role: str = "entries") -> tuple[PartPlan, ...]:
+        """One-byte rows."""
+        return (PartPlan("rows", granule // ratio if role == "entries" else granule, (1,), "uint8", "tag", role),)  # type: ignore[arg-type]
+
+    @classmethod
+    def group(cls, name: str, kind: str, granule: int, span: int, layers: tuple[int, ...] = (0,), ratio: int = 1) -> GroupPlan:
+        return GroupPlan(name, kind, layers, cls.part(granule, ratio), ratio, span)
+
+    @staticmethod
+    def window(span: int, rows: int, layers: tuple[int, ...] = (0,)) -> GroupPlan:
+        return GroupPlan("window", "swa_window", layers, (PartPlan("rows", rows, (1,), "uint8", "tag", "window"),), 1, span)
+
+    @staticmethod
+    def tail(ratio: int, span: int, layers: tuple[int, ...] = (0,)) -> GroupPlan:
+        parts = (PartPlan("pending", ratio - 1, (1,), "uint8", "tag", "pending"),)
+        return GroupPlan("tail", "uncompressed_tail", layers, parts, ratio, span)
+
+    @staticmethod
+    def profile(granule: int, *groups: GroupPlan, **fields: Any) -> Profile:
+        return ProfilePlan(
+            name="scenario", title="scenario", source="scenario", identity="scenario", granule=granule, groups=groups, **fields
+        ).profile()
+
+    @staticmethod
+    def manager(profile: Profile, slots: int | Mapping[str, int], **options: Any) -> Manager:
+        counts = dict.fromkeys(profile.kinds, slots) if isinstance(slots, int) else slots
+        return Manager(profile, counts, NumpyBackend(), **options)
+
+    @staticmethod
+    def tokens(count: int, seed: int = 0) -> list[int]:
+        found: list[int] = np.random.default_rng(seed).integers(0, 1000, count).tolist()
+        return found
+
+    @staticmethod
+    def tag(fill: Fill, tag: int) -> None:
+        for kind in fill.kinds:
+            for part in fill.layouts[kind].parts:
+                fill.view(kind, part.name, part.layer)[:] = tag
+
+    @classmethod
+    def put(cls, manager: Manager, keys: Keys, start: int, stop: int, tag: int = 1, **options: Any) -> Fill:
+        fill = manager.reserve(keys, start, stop, **options)
+        cls.tag(fill, tag)
+        manager.publish(fill)
+        return fill
+
+    @staticmethod
+    def slots(manager: Manager, kind: str, keys: Keys, low: int, high: int) -> list[int]:
+        """Slots that the index holds of a paged kind."""
+        core = manager.core
+        found: list[int] = core.index.slots(core.paged.index(kind), core.index.locate(keys.digests, high), low, high).tolist()
+        return found
+
+    @staticmethod
+    def audited(manager: Manager) -> None:
+        assert manager.audit().violations == ()
+
+
+@pytest.fixture
+def bench() -> Callable[[], type[Bench]] | type[Bench]:
+    return Bench
