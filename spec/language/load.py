@@ -75,7 +75,8 @@ def load_spec(directory: Path | None = None) -> Loaded:
         check_machine(machine, problems)
     if vocabulary is None or len(machines) < len(paths):
         return Loaded(None, problems.sorted(), problems.sources)
-    check_vocabulary(vocabulary, machines, problems)
+    if machines:
+        check_vocabulary(vocabulary, machines, problems)
     with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
         read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, machines, problems)

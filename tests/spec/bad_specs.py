@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from kvfsm.spec.language.load import FIRST_MACHINES
+from kvfsm.spec.language.load import FIRST_MACHINES, Spec, load_spec
 from kvfsm.spec.language.model import Machine, Vocabulary
 from kvfsm.spec.language.problems import Problems
 from kvfsm.spec.language.profile import read_profile
@@ -34,6 +34,12 @@ def good() -> tuple[Vocabulary, Machine]:
     check_machine(machine, problems)
     assert problems.found == []
     return vocabulary, machine
+
+
+@cache
+def shipped() -> Spec:
+    """The shipped spec, read once."""
+    return load_spec().required()
 
 
 def read(path: Path) -> Problems:

@@ -1,0 +1,85 @@
+"""A folder of specs is read whole, in a fixed order, with problems of all files at once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvfsm.spec.language.load import FIRST_MACHINES, load_spec
+from kvfsm.spec.language.problems import SpecError, as_json
+
+from .bad_specs import GOOD
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(GOOD, tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_the_shipped_spec_is_right() -> None:
+    loaded = load_spec()
+    assert loaded.problems == ()
+    spec = loaded.required()
+    assert tuple(machine.name for machine in spec.machines) == FIRST_MACHINES
+    assert spec.machine("swa_window").path == "spec/objects/swa_window.yaml"
+
+
+def test_a_folder_of_ones_own_is_read(folder: Path) -> None:
+    spec = load_spec(folder).required()
+    assert [machine.name for machine in spec.machines] == ["page"]
+    assert (spec.protocols, spec.profiles) == ((), ())
+
+
+def test_problems_name_files_as_the_folder_was_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    page = folder / "objects" / "page.yaml"
+    page.write_text(page.read_text("utf-8").replace("hit: all_pages", "hit: pages"), "utf-8")
+    loaded = load_spec(Path("mine"))
+    assert loaded.spec is None
+    assert [as_json(problem)["file"] for problem in loaded.problems] == ["mine/objects/page.yaml"]
+
+
+def test_problems_of_all_files_come_together(folder: Path) -> None:
+    vocabulary, page = folder / "vocabulary.yaml", folder / "objects" / "page.yaml"
+    vocabulary.write_text(vocabulary.read_text("utf-8").replace("  reader: ", "  Reader: "), "utf-8")
+    page.write_text(page.read_text("utf-8").replace("hit: all_pages", "hit: pages"), "utf-8")
+    assert [problem.code for problem in load_spec(folder).problems] == ["E115", "E201"]
+
+
+def test_a_word_that_no_machine_uses_is_found(folder: Path) -> None:
+    path = folder / "vocabulary.yaml"
+    text = path.read_text("utf-8").replace("\nrefusals:", "  janitor: sweeps\n\nrefusals:") + "  cold: it is cold\n"
+    path.write_text(text, "utf-8")
+    problems = load_spec(folder).problems
+    assert [(problem.code, problem.text) for problem in problems] == [
+        ("E311", "no event is fired by actor 'janitor'"),
+        ("E311", "no case refuses as 'cold'"),
+    ]
+
+
+def test_a_yml_file_is_not_passed_over(folder: Path) -> None:
+    (folder / "objects" / "page.yaml").rename(folder / "objects" / "page.yml")
+    assert [problem.code for problem in load_spec(folder).problems] == ["E111", "E111"]
+
+
+def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
+    texts = [problem.text for problem in load_spec(tmp_path).problems]
+    assert texts == ["there are no machines", "cannot read the file: No such file or directory"]
+
+
+def test_required_raises_with_the_messages(folder: Path) -> None:
+    page = folder / "objects" / "page.yaml"
+    page.write_text(page.read_text("utf-8").replace("hit: all_pages", "hit: pages"), "utf-8")
+    with pytest.raises(SpecError, match="E115 the hit policy may not be 'pages'") as caught:
+        load_spec(folder).required()
+    assert "^^^^^" in str(caught.value)
+
+
+def test_reading_twice_gives_the_same() -> None:
+    first, second = load_spec().required(), load_spec().required()
+    assert first.machines == second.machines
+    assert first.protocols == second.protocols
+    assert first.profiles == second.profiles
