@@ -1,8 +1,8 @@
 """The NumPy backend: what each kernel means, byte for byte.
 
-The cold form of a slot is its bytes shuffled into planes (all first bytes of the elements, then all second bytes, ...), deflated. Neighbouring
-floats share sign and exponent, so the high planes are nearly constant. The lossy form rounds floating rows to FP8 (E4M3, one scale a
-row) first; everything else stays as it is.
+The cold form of a slot is its bytes shuffled into planes (all first bytes of the elements, then all second bytes,
+...), deflated. Neighbouring floats share sign and exponent, so the high planes are nearly constant. The lossy form
+rounds floating rows to FP8 (E4M3, one scale a row) first; everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _pack_slot(layout: Layout, row: Bytes, lossy: bool) -> bytes:
 def _expand_slot(layout: Layout, row: Bytes, blob: bytes) -> None:
     form, digest = struct.unpack_from("<B8s", blob)
     if form not in (LOSSLESS, LOSSY) or digest != bytes.fromhex(layout.digest[:16]):
-        raise ValueError(f"packed bytes are of form {form} and layout {digest.hex()}, not of layout {layout.digest[:16]}")
+        found = f"form {form} and layout {digest.hex()}"
+        raise ValueError(f"packed bytes are of {found}, not of layout {layout.digest[:16]}")
     try:
         data = np.frombuffer(zlib.decompress(blob[9:]), np.uint8)
     except zlib.error as error:
@@ -107,16 +108,17 @@ def from_e4m3(scales: npt.NDArray[np.float32], codes: Bytes) -> npt.NDArray[np.f
     exponent, steps = (codes >> 3 & 15).astype(np.int32), (codes & 7).astype(np.int32)
     normal = exponent > 0
     magnitude = np.ldexp(np.where(normal, steps + 8, steps).astype(np.float32), np.where(normal, exponent, 1) - 10)
-    return np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32) * scales[:, None]
+    signed: npt.NDArray[np.float32] = np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
+    return signed * scales[:, None]
 
 
 def _floats(part: Part, data: Bytes) -> npt.NDArray[np.float32]:
     """A part's rows as float32 [rows, elements]."""
     data = np.ascontiguousarray(data)
     if part.dtype == "bfloat16":
-        wide = data.view("<u2").astype("<u4") << 16
-        return wide.view("<f4").reshape(part.rows, -1)
-    given = data.view("<f4" if part.dtype == "float32" else "<f2")
+        given = (data.view("<u2").astype("<u4") << 16).view("<f4")
+    else:
+        given = data.view("<f4" if part.dtype == "float32" else "<f2")
     return given.astype(np.float32).reshape(part.rows, -1)
 
 

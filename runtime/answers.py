@@ -66,8 +66,8 @@ _REASONS = {
 class ObjectAnswer:
     """What one kind says: its verdict on the joint length, and the greatest length that it alone could serve.
 
-    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY or ABSENT. ``length`` (tokens) is for reports only: nothing
-    but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
+    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY or ABSENT. ``length`` (tokens) is for reports
+    only: nothing but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
     """
 
     verdict: str
@@ -79,7 +79,8 @@ class ObjectAnswer:
 class Claim:
     """One request's side of an answer: its digests, and the handles (slot, generation) that the match saw last.
 
-    In every paged kind a granule leaves only after those behind it, so the last granule's handle stands for the whole chain.
+    In every paged kind a granule leaves only after those behind it, so the last granule's handle stands for the whole
+    chain.
     """
 
     digests: list[bytes] = field(repr=False)
@@ -91,7 +92,8 @@ class Claim:
 class Plan:
     """What to bring into fast memory so that ``boundary`` granules can be read.
 
-    ``wanted`` has the places to load of each kind; ``expand`` is the range of granules whose packed KV must be expanded.
+    ``wanted`` has the places to load of each kind; ``expand`` is the range of granules whose packed KV must be
+    expanded.
     """
 
     claim: Claim

@@ -14,7 +14,8 @@ class Arena:
     Args:
         layout: how a slot's bytes lie.
         slots: slots to hold.
-        buffer: writable memory to use, such as pinned host memory, at least ``slots * layout.slot_bytes`` bytes; own memory when None.
+        buffer: writable memory to use, such as pinned host memory, at least ``slots * layout.slot_bytes`` bytes; own
+            memory when None.
         base_alignment: alignment of the first byte of own memory.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), and the index's own rules."""
+"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), the index's rules."""
 
 from __future__ import annotations
 
@@ -77,8 +77,9 @@ def _kind(manager: Manager, kind: str, pool: Pool) -> list[str]:
                 wrong.append(f"S3: lease {receipt.lease_id} covers slots that were taken anew")
     manager.requests.count_pins(kind, pins)
     if not np.array_equal(pool.table.fields("pins"), pins):
-        slot = int(np.flatnonzero(pool.table.fields("pins") != pins)[0])
-        wrong.append(f"S3: slot {slot} has {int(pool.table.fields('pins')[slot])} pins, leases account for {int(pins[slot])}")
+        found = pool.table.fields("pins")
+        slot = int(np.flatnonzero(found != pins)[0])
+        wrong.append(f"S3: slot {slot} has {int(found[slot])} pins, leases account for {int(pins[slot])}")
     return wrong
 
 

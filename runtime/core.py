@@ -119,7 +119,8 @@ class Core:
         """Evict until ``count`` slots of a kind are free.
 
         Raises:
-            Refused: ADMISSION when the pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted then.
+            Refused: ADMISSION when the pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
+                then.
         """
         pool = self.pools[kind]
         if pool.free >= count:
@@ -157,7 +158,8 @@ class Core:
             return
         index = slots.astype(np.intp)
         pool = self.pools[kind]
-        waiting = index[pool.in_state(index, "resident", "packed", "stale")]  # what is being packed is freed by its packer
+        # What is being packed just now is freed by its packer.
+        waiting = index[pool.in_state(index, "resident", "packed", "stale")]
         pool.must("expire", waiting, "pool", expected=pool.generations(waiting))
         self.orphans[kind] = np.concatenate((self.orphans[kind], waiting))
         self.sweep(kind)
@@ -185,8 +187,8 @@ class Core:
     def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
 
-        Held granules are replaced where they can't serve: packed ones, and indexer keys of another version than their KV.
-        For trailing kinds the fresh ones are in the index afterwards.
+        Held granules are replaced where they can't serve: packed ones, and indexer keys of another version than their
+        KV. For trailing kinds the fresh ones are in the index afterwards.
         """
         if kind in self.trailing:
             trail = self.trailing.index(kind)

@@ -62,8 +62,9 @@ class DuplicateSlots(BadSlots):
 class Refused(KvfsmError):
     """The manager does not do what was asked; nothing has changed.
 
-    ``refusal`` is the word for why (a refusal of the vocabulary such as STALE, or a ``Reason`` such as POOL_FULL), ``layer`` names
-    the part that judged: "whole block", "kernel ABI", "intersection", "alignment", "lease", "pool", "publish", "load".
+    ``refusal`` is the word for why (a refusal of the vocabulary such as STALE, or a ``Reason`` such as POOL_FULL),
+    ``layer`` names the part that judged: "whole block", "kernel ABI", "intersection", "alignment", "lease", "pool",
+    "publish", "load".
     """
 
     def __init__(self, refusal: IntEnum | StrEnum, layer: str, detail: str):

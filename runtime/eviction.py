@@ -1,11 +1,11 @@
 """Which slots go first, by the eviction rules of the specs and nothing else.
 
-``structure: leaf_first`` keeps chains whole: a heap holds the segments that are leaves of a kind, ordered by the spec's keys of
-their last slot, and the longest evictable run at the end of a segment goes at once. Entries are lazy: keys only grow while a
-segment waits, so an entry that turns out too young is put back.
+``structure: leaf_first`` keeps chains whole: a heap holds the segments that are leaves of a kind, ordered by the
+spec's keys of their last slot, and the longest evictable run at the end of a segment goes at once. Entries are lazy:
+keys only grow while a segment waits, so an entry that turns out too young is put back.
 
-``structure: flat`` takes any slot: one vectorised sort fills a queue of victims, each checked again when its turn comes, so
-that the cost of the sort is shared by many evictions.
+``structure: flat`` takes any slot: one vectorised sort fills a queue of victims, each checked again when its turn
+comes, so that the cost of the sort is shared by many evictions.
 """
 
 from __future__ import annotations

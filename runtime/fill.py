@@ -27,8 +27,8 @@ class Fill:
     """
 
     __slots__ = (
-        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "owner", "places", "salt", "slots",
-        "start", "stop",
+        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "owner", "places", "salt",
+        "slots", "start", "stop",
     )  # fmt: skip
 
     def __init__(

@@ -6,12 +6,14 @@ A *segment* is a run of granules of one chain, so that no Python object exists p
 * I2  a chained digest fixes its position and everything before it;
 * I3  every granule that heads a segment or whose position divides by ``ANCHOR`` is in one dictionary.
 
-So presence at anchors is monotone along a chain: gallop, bisect, and compare at most ``ANCHOR`` digests inside segments.
+So presence at anchors is monotone along a chain: gallop, bisect, and compare at most ``ANCHOR`` digests inside
+segments.
 
-*Paged* kinds (asked for every granule over [0, length)) are a prefix of each chain: ``live`` granules of a segment, counted
-from its base, hold a slot, and a child holds one only where its parent is full (I4). ``ready`` of these can be read at once;
-those past it are packed. *Trailing* kinds come and go in the middle, see ``trails.py``. From a segment without a feature the nearest ancestor
-that has it is found through a skip pointer, shortened as it is used: within an *epoch* of the feature ancestors only lose it (I5).
+*Paged* kinds (asked for every granule over [0, length)) are a prefix of each chain: ``live`` granules of a segment,
+counted from its base, hold a slot, and a child holds one only where its parent is full (I4). ``ready`` of these can be
+read at once; those past it are packed. *Trailing* kinds come and go in the middle, see ``trails.py``. From a segment
+without a feature the nearest ancestor that has it is found through a skip pointer, shortened as it is used: within an
+*epoch* of the feature ancestors only lose it (I5).
 
 The index knows no state words and takes no locks: the manager calls it under its own.
 """
@@ -33,15 +35,18 @@ ANCHOR = 64
 class Segment:
     """Granules [base, end) of one chain.
 
-    ``parent`` is None at the root alone; a segment that was taken out of the tree is empty and keeps its parent. Lists are
-    by kind, paged and trailing each in their own order.
+    ``parent`` is None at the root alone; a segment that was taken out of the tree is empty and keeps its parent. Lists
+    are by kind, paged and trailing each in their own order.
     """
 
     __slots__ = (
-        "base", "digests", "end", "kids", "live", "live_kids", "parent", "ready", "skip", "skip_epoch", "slots", "trails",
+        "base", "digests", "end", "kids", "live", "live_kids", "parent", "ready", "skip", "skip_epoch", "slots",
+        "trails",
     )  # fmt: skip
 
-    def __init__(self, parent: Segment | None, base: int, digests: bytearray, paged: int, trails: Sequence[TrailSpec]) -> None:
+    def __init__(
+        self, parent: Segment | None, base: int, digests: bytearray, paged: int, trails: Sequence[TrailSpec]
+    ) -> None:
         self.parent = parent
         self.base = base
         self.end = base + len(digests) // DIGEST_BYTES
@@ -210,7 +215,8 @@ class Index:
     def split(self, segment: Segment, at: int) -> Segment:
         """Cut a segment at a granule inside it; returns the new head, ``segment`` stays the tail.
 
-        What refers to the tail stays right: entries that name it for a granule of the head are corrected as they are met.
+        What refers to the tail stays right: entries that name it for a granule of the head are corrected as they are
+        met.
         """
         k = at - segment.base
         head = Segment(segment.parent, segment.base, segment.digests[: k * DIGEST_BYTES], self.paged, self.specs)

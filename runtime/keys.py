@@ -1,8 +1,8 @@
 """Content keys: one digest for each whole granule of a request, each standing for everything before it too.
 
-A key is the SHA-256 of the whole prefix, taken from one running hash: framed model identity, salt and adapter first, then the
-tokens as little-endian int32. Where a granule touches a media item, a frame with the item's full identity and the
-granule's offset in it comes before the tokens; frames start with a negative word, which no token is, so that the
+A key is the SHA-256 of the whole prefix, taken from one running hash: framed model identity, salt and adapter first,
+then the tokens as little-endian int32. Where a granule touches a media item, a frame with the item's full identity and
+the granule's offset in it comes before the tokens; frames start with a negative word, which no token is, so that the
 stream can be read in one way only. Two keys are equal exactly when identity, salt, adapter, media and tokens are.
 
 A salt or model identity is a prefix of what is hashed; a reader of a key can't find it, but keys are no signatures.
@@ -120,7 +120,7 @@ class Keys:
         if len(self._rest):
             words = np.concatenate((self._rest, words))
         whole = len(words) // self.granule
-        view = memoryview(np.ascontiguousarray(words)).cast("B")
+        view = np.ascontiguousarray(words).data.cast("B")
         step, first = 4 * self.granule, len(self._digests)
         update, digest, append = self._hasher.update, self._hasher.digest, self._digests.append
         if self._media:

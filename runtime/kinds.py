@@ -1,8 +1,8 @@
-"""What the events of each kind are told: the arguments that a pool's slots get when they are taken, sealed, pinned, loaded.
+"""What the events of each kind are told: the arguments with which slots are taken, sealed, pinned and loaded.
 
 One class a kind; the manager knows them only as ``Rules``. A *place* is a granule for paged kinds, else a boundary in
-granules or, where windows are kept in blocks, a block. Versions tie indexer keys to the KV entries that they route to: equal keys mean equal
-tokens, so a loaded or republished slot takes the version of the partner that is resident already.
+granules or, where windows are kept in blocks, a block. Versions tie indexer keys to the KV entries that they route to:
+equal keys mean equal tokens, so a loaded or republished slot takes the version of the partner that is resident already.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class SwaWindowRules:
 
 
 ALL_KINDS = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state")
-"""Kinds that have slots in fast memory, in the order in which answers list them; ``ondisk_prefix`` comes after them."""
+"""Kinds that have slots in fast memory, in the order in which answers list them before ``ondisk_prefix``."""
 
 
 def rules_of(profile: Profile) -> dict[str, Rules]:

@@ -23,6 +23,9 @@ INTERSECTION = "intersection"
 ALIGNMENT = "alignment"
 
 
+_LAYERS = (WHOLE_BLOCK, KERNEL_ABI, INTERSECTION, ALIGNMENT)
+
+
 @dataclass(slots=True)
 class LayerCounts:
     """How often each layer passed a read on, and how often it refused or shortened one."""
@@ -34,9 +37,6 @@ class LayerCounts:
         """Add one verdict."""
         side = self.passed if passed else self.refused
         side[layer] += 1
-
-
-_LAYERS = (WHOLE_BLOCK, KERNEL_ABI, INTERSECTION, ALIGNMENT)
 
 
 def whole_block(tokens: int, granule: int) -> int:

@@ -1,7 +1,7 @@
 """Loads: a ticket reserves slots, bytes arrive in them layer by layer, and all of it becomes readable at once or none.
 
-Packed granules of the same plan are expanded under the same ticket. A ticket ends once: done, failed, or aborted; after an abort its slots stay
-quarantined until the transfer is known to have stopped.
+Packed granules of the same plan are expanded under the same ticket. A ticket ends once: done, failed, or aborted;
+after an abort its slots stay quarantined until the transfer is known to have stopped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .answers import Plan, Reason
 from .errors import Refused
 from .generated import Refusal
+from .kinds import Given
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -72,7 +73,7 @@ class Ticket:
         return self.loader.land(self, kind)
 
     def use_layer(self, layer: int) -> Refusal | None:
-        """Whether a reader may use one layer (its place, from 0) of everything that is loaded: None, or the first refusal.
+        """None when a reader may use one layer (its place, from 0) of all that is loaded, else the first refusal.
 
         KV and the indexer keys that route to it are both asked.
         """
@@ -315,7 +316,8 @@ class Loader:
         pool = core.pools["compressed_kv"]
         versions = np.array([core.cold_bytes[slot][1] for slot in packed.tolist()], np.int64)
         layout = self._manager.profile.layouts["compressed_kv"].layout_id
-        slots = pool.take(len(packed), "expand_begin", wanted_layout=layout, at_version=versions)
+        given: Given = {"wanted_layout": layout, "at_version": versions}
+        slots = pool.take(len(packed), given, "expand_begin")
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
         places = np.arange(plan.expand.start, plan.expand.stop)
         return _Batch(

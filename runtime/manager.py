@@ -1,7 +1,7 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
-Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``, packing in
-``packing.py``, live requests in ``requests.py``, and what the lock protects in ``core.py``.
+Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``,
+packing in ``packing.py``, live requests in ``requests.py``, and what the lock protects in ``core.py``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from .packing import Packer
 from .policy import WindowPolicy, replay_range
 from .profile import Profile
 from .requests import RequestTable
-from .stores.store import Item, ObjectId, Store, StoreError
 from .store_keys import object_ids
+from .stores.store import Item, ObjectId, Store, StoreError
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
@@ -145,7 +145,8 @@ class Manager:
         """Take a lease on what one request's answer found, if it is still there.
 
         Raises:
-            Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire; nothing is held then.
+            Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire;
+                nothing is held then.
         """
         (lease,) = self.acquire_all(answer, owner=owner)
         return lease
@@ -207,7 +208,7 @@ class Manager:
         return self._matcher.match((request,), None, 0, None)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
-        """Reserve destinations for a plan, all or nothing, and open a ticket; its methods say how the transfer goes on."""
+        """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
         return self._loader.begin(plan, owner)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
@@ -237,9 +238,10 @@ class Manager:
             ValueError: a range that the keys don't cover.
         """
         if not 0 <= start < stop <= len(keys):
-            raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; positions here are granules")
+            raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; give granules, not tokens")
         if lease is not None and lease.length < start * self.profile.granule:
-            raise Refused(Reason.LEASE, "pool", f"the lease covers {lease.length} tokens, the fill starts at granule {start}")
+            what = f"the lease covers {lease.length} tokens, and the fill starts at granule {start}"
+            raise Refused(Reason.LEASE, "pool", what)
         places = self._places_of(start, stop, kinds)
         with self.lock:
             self._unpark()
@@ -256,7 +258,8 @@ class Manager:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
 
         Raises:
-            Refused: GAP when the chain before the fill is gone, EPOCH after a reset; the fill is then still the caller's.
+            Refused: GAP when the chain before the fill is gone, EPOCH after a reset; the fill is then still the
+                caller's.
         """
         self._check_open(fill)
         for (kind, part, layer), data in fill.staged().items():
@@ -300,8 +303,10 @@ class Manager:
             return self.core.evict(kind, count)
 
     def expire(self, keys: Keys, start: int = 0) -> int:
-        """Make everything from granule ``start`` of a chain on, in every branch, unmatchable at once; slots are freed as
-        their readers leave. Returns the number of slots concerned."""
+        """Make everything from granule ``start`` of a chain on, in every branch, unmatchable at once.
+
+        Slots are freed as their readers leave. Returns how many slots that concerns.
+        """
         with self.lock:
             self._unpark()
             return self._expire(keys, start)
@@ -309,8 +314,8 @@ class Manager:
     def free_out_of_window(self, keys: Keys, settled: int) -> int:
         """Let go of window slots that no query from token ``settled`` on reads; returns how many expired.
 
-        The frontier is counted back from the last published boundary at or below ``settled``, so that the window of that boundary
-        stays whole.
+        The frontier is counted back from the last published boundary at or below ``settled``, so that the window of
+        that boundary stays whole.
         """
         with self.lock:
             return self._free_out_of_window(keys, settled)
@@ -410,8 +415,7 @@ class Manager:
         try:
             for kind, count in counts.items():
                 pool = self.core.pools[kind]
-                with_arguments = given[kind] if given is not None else pool.rules.take()
-                slots[kind] = pool.take(count, event, **with_arguments)
+                slots[kind] = pool.take(count, given[kind] if given is not None else pool.rules.take(), event)
         except Refused:
             for kind, held in slots.items():
                 pool = self.core.pools[kind]
@@ -428,7 +432,7 @@ class Manager:
         return object_ids(self.core, digests, salt, kind, places)
 
     def _pin(self, claim: Claim, boundary: int, owner: str) -> tuple[Receipt, bool]:
-        """Pin one request's slots; returns what was taken and whether any of it is lossy. Refused: nothing is pinned."""
+        """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
         core, index = self.core, self.core.index
         spot = index.locate(claim.digests, boundary)
         legal = self._matcher.boundary_sets(spot)
@@ -454,7 +458,9 @@ class Manager:
                 core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
             raise
         kv = core.pools.get("compressed_kv")
-        lossy = kv is not None and bool(core.lossy_slots) and bool(kv.table.fields("lossy", slots["compressed_kv"]).any())
+        lossy = False
+        if kv is not None and core.lossy_slots:
+            lossy = bool(kv.table.fields("lossy", slots["compressed_kv"]).any())
         return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), lossy
 
     def _unpin(self, receipt: Receipt) -> None:
@@ -575,9 +581,9 @@ class Manager:
             core.retire(kind, slots)
             count += len(slots)
         for n, kind in enumerate(core.paged):
-            slots = index.sever(n, spot, start)
-            core.retire(kind, slots)
-            count += len(slots)
+            severed = index.sever(n, spot, start)
+            core.retire(kind, severed)
+            count += len(severed)
         index.prune_below(top)
         return count
 

@@ -1,6 +1,7 @@
 """Matching: the four layers over one or several requests, and the plan for what only a slower tier holds.
 
-Under the lock the answer takes O(log n) steps of the index. The store is asked outside it, and only for what is missing.
+Under the lock the answer takes O(log n) steps of the index. The store is asked outside it, and only for what is
+missing.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class Matcher:
         return Plan(claim, boundary, {k: v for k, v in wanted.items() if len(v)}, expand, request.length())
 
     def _held(self, kind: str, spot: Spot, now: int, best: int) -> npt.NDArray[np.bool_]:
-        """Which places of a trailing kind memory holds, from the first that boundary ``now + 1`` needs to the last of ``best``."""
+        """Which places are in memory, from the first of boundary ``now + 1`` to the last of ``best``."""
         index = self._manager.core.index
         trail = self._manager.core.trailing.index(kind)
         spec = index.specs[trail]

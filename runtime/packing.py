@@ -11,6 +11,7 @@ import numpy as np
 
 from .answers import Reason
 from .errors import Refused
+from .keys import Keys
 from .kinds import FORM_PACKED, CompressedKvRules
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ class Packer:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
-    def pack(self, keys: object, start: int, lossy: bool) -> int:
-        """See ``Manager.pack``: granules that other branches still read at once, or that are in use, stay as they are."""
-        digests: list[bytes] = keys.digests  # type: ignore[attr-defined]
+    def pack(self, keys: Keys, start: int, lossy: bool) -> int:
+        """See ``Manager.pack``. Granules that other branches still read at once, or that are in use, stay."""
+        digests = keys.digests
         manager, core = self._manager, self._manager.core
         if "compressed_kv" not in core.paged:
             return 0
@@ -50,7 +51,7 @@ class Packer:
                     raise Refused(Reason.POOL_FULL, "pool", what)
             rules = pool.rules
             assert isinstance(rules, CompressedKvRules)
-            copies = pool.take(len(source), cold=True, **rules.take(FORM_PACKED))
+            copies = pool.take(len(source), rules.take(FORM_PACKED), cold=True)
             before, made = pool.generations(source), pool.generations(copies)
             pool.must("compress_begin", source, "pack", expected=before)
             self._set_ready(n, core.index.climb(spot.segment, high), low)

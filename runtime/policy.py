@@ -16,8 +16,8 @@ from .trails import TrailSpec
 class WindowPolicy:
     """What to keep of sliding windows.
 
-    *full*: at every boundary that is published. *checkpoint(n)*: at multiples of n tokens. *none*: nowhere; a hit then says which
-    tokens to replay before first use, and that the result is right to rounding only.
+    *full*: at every boundary that is published. *checkpoint(n)*: at multiples of n tokens. *none*: nowhere; a hit then
+    says which tokens to replay before first use, and that the result is right to rounding only.
     """
 
     keep: Literal["full", "checkpoint", "none"]
@@ -63,8 +63,8 @@ class WindowPolicy:
 def replay_range(profile: Profile, boundary: int) -> range:
     """Tokens to compute again so that the windows at ``boundary`` are complete in every layer, entries being frozen.
 
-    A row of the top window layer rests on ``window - 1`` rows of the layer below, and so on down: ``layers * (window - 1)``
-    tokens; whole granules, so that the chunk schedule stays that of a cold run.
+    A row of the top window layer rests on ``window - 1`` rows of the layer below, and so on down: ``layers * (window -
+    1)`` tokens; whole granules, so that the chunk schedule stays that of a cold run.
     """
     if profile.window is None:
         return range(boundary, boundary)

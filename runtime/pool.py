@@ -6,6 +6,7 @@ The last ``cold`` slots have no bytes in the arena: they stand for packed copies
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,10 @@ class Pool:
         """All free slots, in no order."""
         return np.concatenate([stack.slots[: stack.top] for stack in self._free]).astype(np.intp)
 
-    def take(self, count: int, event: str = "take", /, *, cold: bool = False, owner: int = 0, **given: npt.ArrayLike) -> Slots:
-        """``count`` free slots, ascending, in the state that ``event`` leads to.
+    def take(
+        self, count: int, given: Mapping[str, npt.ArrayLike], event: str = "take", *, cold: bool = False
+    ) -> Slots:
+        """``count`` free slots, ascending, in the state that ``event`` leads to with the arguments ``given``.
 
         Raises:
             Refused: POOL_FULL, or the event's refusal; nothing was taken.
@@ -72,7 +75,6 @@ class Pool:
         slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
         self.must(event, slots, "pool", **given)
         stack.top -= count
-        self.meta["owner"][slots] = owner
         return slots
 
     def give_back(self, slots: Slots) -> None:

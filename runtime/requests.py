@@ -1,7 +1,8 @@
 """Live requests: a row each, in arrays, so that one decode step of many requests is a few vectorised calls.
 
-A row owns the blocks that it fills and pins those it shares with the cache. Words follow at each *stride*: as many tokens as the
-narrowest compressor turns into one entry (a whole granule where nothing is compressed). Between strides a step only counts.
+A row owns the blocks that it fills and pins those it shares with the cache. Words follow at each *stride*: as many
+tokens as the narrowest compressor turns into one entry (a whole granule where nothing is compressed). Between strides
+a step only counts.
 
     granule table   paged kinds: [0, shared) pinned, [shared, blocks) owned, guard beyond
     tail            one slot a row: rows of the present window of the widest ratio, and the carry
@@ -39,7 +40,8 @@ GUARD = NO_SLOT
 class Coverage:
     """What covers the tokens [0, ``tokens``) of one request, read off the state words.
 
-    ``entries`` counts compressed entries by ratio; ``compressed``, ``tail`` and ``window`` are token ranges; ``gaps`` are what none covers.
+    ``entries`` counts compressed entries by ratio; ``compressed``, ``tail`` and ``window`` are token ranges; ``gaps``
+    are what none covers.
     """
 
     tokens: int
@@ -62,7 +64,7 @@ class RequestTable:
         self._manager = manager
         profile = manager.profile
         self._granule = profile.granule
-        self._kinds = [kind for kind in ("compressed_kv", "indexer_state") if kind in profile.kinds]
+        self._kinds: list[str] = [kind for kind in ("compressed_kv", "indexer_state") if kind in profile.kinds]
         self._has_tail = "uncompressed_tail" in profile.kinds
         self._widest = profile.widest_ratio
         self.stride = _stride(profile)
@@ -155,8 +157,8 @@ class RequestTable:
         """Take a row back to ``to`` tokens: rejected drafts leave no trace in any kind.
 
         Raises:
-            Refused: GAP when rows before ``to`` are gone already (compressed, or slid out of the window): restore a checkpoint.
-                Nothing has changed then.
+            Refused: GAP when rows before ``to`` are gone already (compressed, or slid out of the window): restore a
+                checkpoint. Nothing has changed then.
         """
         with self._manager.lock:
             self._check(row)
@@ -170,8 +172,8 @@ class RequestTable:
     def publish(self, row: int, keys: Keys) -> int:
         """Let others find the row's whole granules; returns how many the row shares now.
 
-        The row goes on reading them under pins; where others published the same before, it changes over to theirs. Boundary kinds are
-        published when the row ends exactly at a boundary.
+        The row goes on reading them under pins; where others published the same before, it changes over to theirs.
+        Boundary kinds are published when the row ends exactly at a boundary.
 
         Raises:
             Refused: GAP when the chain before what the row owns is gone.
@@ -219,7 +221,7 @@ class RequestTable:
         return self._ring.shape[1]
 
     def window_table(self, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
-        """Slots of the window ring, int32 [rows, width]: ``window_width`` entries, then, and where there is no block, the guard."""
+        """Slots of the window ring, int32 [rows, width]; the guard past ``window_width`` and where no block is."""
         ring = self._ring[np.asarray(rows, np.intp)]
         table = np.full((len(ring), self.window_width if width is None else width), GUARD, np.int32)
         table[:, : self.window_width] = ring
@@ -237,7 +239,8 @@ class RequestTable:
             reach = 0 if window is None else window.rows if window.block is None else window.window
             low = max(0, now - reach)
             if window is None or not low <= position < now:
-                raise Refused(Reason.GAP, "requests", f"position {position} is not in the window [{low}, {now}) of row {row}")
+                what = f"position {position} is not in the window [{low}, {now}) of row {row}"
+                raise Refused(Reason.GAP, "requests", what)
             if window.block is None:
                 return self._slot(row, 0), position % window.rows
             block = position // window.block
@@ -274,9 +277,11 @@ class RequestTable:
         if kind in self._tables:
             table, at = self._tables[kind], np.arange(self._tables[kind].shape[1])
             owned = (at >= self._shared[:, None]) & (at < self._blocks[:, None]) & self.active[:, None]
-            return table[owned].astype(np.intp)
-        held = self._tail if kind == "uncompressed_tail" else self._ring
-        return held[held != GUARD].astype(np.intp)
+            owned_slots: npt.NDArray[np.intp] = table[owned].astype(np.intp)
+            return owned_slots
+        held = (self._tail if kind == "uncompressed_tail" else self._ring).reshape(-1)
+        boundary_slots: npt.NDArray[np.intp] = held[held != GUARD].astype(np.intp)
+        return boundary_slots
 
     # ---- under the lock: admission --------------------------------------------------------------------------------
 
@@ -287,7 +292,8 @@ class RequestTable:
             held = slots["compressed_kv"]
             begun = held[: max(0, -(-(tokens - tokens % self.stride) // self._granule) - reused)]
             for _ in range(PREFILL_VERSION if len(begun) else 0):
-                pools["compressed_kv"].must("emit", begun, "requests", expected=pools["compressed_kv"].generations(begun))
+                kv = pools["compressed_kv"]
+                kv.must("emit", begun, "requests", expected=kv.generations(begun))
             if "indexer_state" in slots and len(begun):
                 keys = slots["indexer_state"][: len(begun)]
                 pool = pools["indexer_state"]
@@ -425,7 +431,7 @@ class RequestTable:
         if self._has_tail and self._in_tail[row] < self.tokens[row]:
             self._append(np.array([row]))
 
-    # ---- under the lock: going back, publishing, reporting ------------------------------------------------------------
+    # ---- under the lock: going back, publishing, reporting ---------------------------------------------------------
 
     def _check_rollback(self, row: int, now: int, to: int) -> None:
         def refuse(what: str) -> None:
@@ -434,7 +440,7 @@ class RequestTable:
         if self._has_tail and to // self._widest < now // self._widest:
             refuse(f"rows before {now // self._widest * self._widest} were compressed")
         if to < int(self._shared[row]) * self._granule or to < int(self._prefilled[row]):
-            refuse(f"{max(int(self._shared[row]) * self._granule, int(self._prefilled[row]))} tokens are shared or prompt")
+            refuse("what is shared or was the prompt stays")
         if self._window is not None:
             need, window = max(0, to - self._window.window + 1), self._window
             if window.block is None:
@@ -500,7 +506,8 @@ class RequestTable:
         kinds = [kind for kind in self._kinds if kind in core.paged]
         core.check_chain(core.index.locate(keys.digests, start), start, kinds)
         spot = core.index.extend(keys.digests, stop)
-        places, kept = np.arange(start, stop), {}
+        places = np.arange(start, stop)
+        kept: dict[str, Rows] = {}
         for kind in kinds:
             pool, held = core.pools[kind], self._tables[kind][row, start:stop].astype(np.intp)
             fresh = core.fresh(kind, spot, places, held)
@@ -509,10 +516,11 @@ class RequestTable:
             if kind == "indexer_state" and fresh.any():
                 back = pool.table.fields("version", held[fresh]) > versions  # the KV that was kept is somebody else's
                 for event, those in (("retract", back), ("index", ~back)):
-                    given = {"expected": expected[those], "to_version": versions[those]}
-                    pool.must(event, held[fresh][those], "publish", **given)
+                    to = versions[those]
+                    pool.must(event, held[fresh][those], "publish", expected=expected[those], to_version=to)
             if fresh.any():
-                pool.must("seal", held[fresh], "publish", expected=expected, **pool.rules.seal(places[fresh], versions))
+                seal = pool.rules.seal(places[fresh], versions)
+                pool.must("seal", held[fresh], "publish", expected=expected, **seal)
             core.place(kind, spot, places, held, fresh)
             self._abandon(kind, held[~fresh])
             kept[kind] = held[fresh]
@@ -529,7 +537,8 @@ class RequestTable:
 
     def _publish_boundary(self, row: int, spot: Any, stop: int) -> dict[str, Rows]:
         """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
-        manager, core, kept = self._manager, self._manager.core, {}
+        manager, core = self._manager, self._manager.core
+        kept: dict[str, Rows] = {}
         if int(self.tokens[row]) != stop * self._granule:
             return kept
         for kind in core.trailing:
@@ -541,11 +550,12 @@ class RequestTable:
                 places = manager.window.places(spec, self._granule, max(0, stop - -(-spec.need // spec.per)), stop)
                 places = places[places >= spec.first(stop)] if spec.blocks else places
                 source = self._ring[row, places % self._window.width if spec.blocks else places * 0]
-            missing = np.array([core.index.find(core.trailing.index(kind), spot, place) is None for place in places], bool)
+            trail = core.trailing.index(kind)
+            missing = np.array([core.index.find(trail, spot, place) is None for place in places.tolist()], bool)
             places, source = places[missing], source[missing].astype(np.intp)
             try:
                 core.make_room(kind, len(places))
-                copies = pool.take(len(places), **pool.rules.take())
+                copies = pool.take(len(places), pool.rules.take())
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
             manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))

@@ -3,7 +3,7 @@
 A trailing kind is asked only for what the next query reads, at exactly one boundary. Two ways to keep it:
 
 * ``Marks``: a slot holds the state of exactly one boundary (a tail, a checkpointed window).
-* ``Runs``: a slot holds one block of rows, and a boundary is valid when the ``need`` blocks that end there are all resident.
+* ``Runs``: a slot holds one block of rows; a boundary is valid when the ``need`` blocks that end there are resident.
 
 Boundaries are in granules, blocks in window blocks; ``per`` blocks make a granule. Both are absolute, counted from the
 start of the sequence, so that splitting a segment changes no number in it. Everything here is O(log n) a query.
@@ -25,7 +25,7 @@ NO_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class TrailSpec:
-    """How a trailing kind is kept: one slot a boundary (``blocks`` False), or ``per`` blocks a granule, ``need`` a window."""
+    """A slot a boundary (``blocks`` False), or ``per`` blocks a granule and ``need`` of them a window."""
 
     blocks: bool
     per: int = 1
@@ -115,7 +115,7 @@ class Marks:
 class Runs:
     """Blocks in [base * per, end * per), kept as maximal runs of resident blocks beside an array of their slots.
 
-    ``low``/``high`` are all runs; ``long`` lists the starts of those that hold a valid boundary by themselves. A run that
+    ``low``/``high`` are all runs; ``long`` has the starts of those that hold a valid boundary by themselves. A run that
     begins at the segment's first block goes on into the ancestors: ``lead`` tells by how many blocks.
     """
 
@@ -157,7 +157,7 @@ class Runs:
             grown = np.full(max(room, int(at[-1]) + 1), NO_SLOT, np.int32)
             grown[: len(self._slots)] = self._slots
             self._slots = grown
-        held = self._slots[at] != NO_SLOT
+        held: NDArray[np.bool_] = self._slots[at] != NO_SLOT
         fresh = at[~held]
         self._slots[fresh] = slots[~held]
         for start, stop in _runs(fresh + origin):

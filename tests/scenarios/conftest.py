@@ -59,17 +59,20 @@ class Bench:
     store = MemoryStore
 
     @staticmethod
-    def part(granule: int, ratio: int = 1, role: str = "entries") -> tuple[PartPlan, ...]:
+    def part(granule: int, ratio: int = 1) -> tuple[PartPlan, ...]:
         """One-byte rows."""
-        return (PartPlan("rows", granule // ratio if role == "entries" else granule, (1,), "uint8", "tag", role),)  # type: ignore[arg-type]
+        return (PartPlan("rows", granule // ratio, (1,), "uint8", "tag"),)
 
     @classmethod
-    def group(cls, name: str, kind: str, granule: int, span: int, layers: tuple[int, ...] = (0,), ratio: int = 1) -> GroupPlan:
+    def group(
+        cls, name: str, kind: str, granule: int, span: int, layers: tuple[int, ...] = (0,), ratio: int = 1
+    ) -> GroupPlan:
         return GroupPlan(name, kind, layers, cls.part(granule, ratio), ratio, span)
 
     @staticmethod
     def window(span: int, rows: int, layers: tuple[int, ...] = (0,)) -> GroupPlan:
-        return GroupPlan("window", "swa_window", layers, (PartPlan("rows", rows, (1,), "uint8", "tag", "window"),), 1, span)
+        parts = (PartPlan("rows", rows, (1,), "uint8", "tag", "window"),)
+        return GroupPlan("window", "swa_window", layers, parts, 1, span)
 
     @staticmethod
     def tail(ratio: int, span: int, layers: tuple[int, ...] = (0,)) -> GroupPlan:
@@ -78,9 +81,8 @@ class Bench:
 
     @staticmethod
     def profile(granule: int, *groups: GroupPlan, **fields: Any) -> Profile:
-        return ProfilePlan(
-            name="scenario", title="scenario", source="scenario", identity="scenario", granule=granule, groups=groups, **fields
-        ).profile()
+        named = dict.fromkeys(("name", "title", "source", "identity"), "scenario")
+        return ProfilePlan(**named, granule=granule, groups=groups, **fields).profile()
 
     @staticmethod
     def manager(profile: Profile, slots: int | Mapping[str, int], **options: Any) -> Manager:

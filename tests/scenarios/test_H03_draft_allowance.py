@@ -20,14 +20,15 @@ def test_H03_the_allowance_is_taken_once(bench: Any) -> None:
     # sign of the defect: 0, after each round of the search took the allowance again; or 128 the second time
     assert (first.length, again.length) == (144, 144)
     with manager.acquire(first) as lease:
-        assert (len(lease.slots["compressed_kv"]), len(lease.slots["swa_window"])) == (9, 4)  # window 81..143: blocks 5..8
+        assert {kind: len(slots) for kind, slots in lease.slots.items()} == {"compressed_kv": 9, "swa_window": 4}
     bench.audited(manager)
 
 
 def test_H03_the_window_is_asked_after_the_allowance(bench: Any) -> None:
     profile = bench.profile(
-        2, bench.group("full", "compressed_kv", 2, 2), bench.window(2, 2), window=4, window_policy="blocks", window_block=2
-    )
+        2, bench.group("full", "compressed_kv", 2, 2), bench.window(2, 2),
+        window=4, window_policy="blocks", window_block=2,
+    )  # fmt: skip
     manager = bench.manager(profile, 16)
     keys = manager.keys(bench.tokens(9))
     bench.put(manager, keys, 0, 4, kinds=("compressed_kv",))

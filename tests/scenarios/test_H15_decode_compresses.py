@@ -7,7 +7,8 @@ from typing import Any
 
 def test_H15_every_position_is_covered_at_every_step(bench: Any) -> None:
     profile = bench.profile(
-        128, bench.group("compressed", "compressed_kv", 128, 128, ratio=128), bench.tail(128, 128), bench.window(128, 127),
+        128, bench.group("compressed", "compressed_kv", 128, 128, ratio=128), bench.tail(128, 128),
+        bench.window(128, 127),
         window=128, window_policy="checkpoint", scores="raw",
     )  # fmt: skip
     manager = bench.manager(profile, 8)

@@ -10,7 +10,9 @@ from kvfsm.runtime.generated import Refusal
 def test_H17_a_layer_is_used_when_all_its_objects_have_landed(bench: Any) -> None:
     layers = (0, 1, 2, 3)
     profile = bench.profile(
-        64, bench.group("latent", "compressed_kv", 64, 64, layers), bench.group("index", "indexer_state", 64, 64, layers)
+        64,
+        bench.group("latent", "compressed_kv", 64, 64, layers),
+        bench.group("index", "indexer_state", 64, 64, layers),
     )
     store, prompt = bench.store(), bench.tokens(257)
     writer = bench.manager(profile, 8, store=store)
