@@ -126,7 +126,7 @@ class IndexerStateRules:
 
 @dataclass(frozen=True, slots=True)
 class UncompressedTailRules:
-    """Compressor state at one boundary. At a boundary no row is pending: the granule is whole windows of every ratio."""
+"""Kinds that have slots in fast memory, in the order of answers, which list ``ondisk_prefix`` after them."""
 
     granule: int
     widest: int

@@ -111,7 +111,8 @@ class Bench:
     def slots(manager: Manager, kind: str, keys: Keys, low: int, high: int) -> list[int]:
         """Slots that the index holds of a paged kind."""
         core = manager.core
-        found: list[int] = core.index.slots(core.paged.index(kind), core.index.locate(keys.digests, high), low, high).tolist()
+        spot = core.index.locate(keys.digests, high)
+        found: list[int] = core.index.slots(core.paged.index(kind), spot, low, high).tolist()
         return found
 
     @staticmethod

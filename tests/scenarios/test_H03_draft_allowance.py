@@ -35,7 +35,7 @@ def test_H03_the_window_is_asked_after_the_allowance(bench: Any) -> None:
     spot = manager.core.index.locate(keys.digests, 4)
     window = manager.core.pools["swa_window"]
     for blocks, expected in (([2, 3], 0), ([1], 6)):  # residency {2, 3}, then {1, 2, 3}
-        slots = window.take(len(blocks))
+        slots = window.take(len(blocks), {})
         places = np.array(blocks)
         manager.core.fresh("swa_window", spot, places, slots)
         window.must("seal", slots, "publish", expected=window.generations(slots), **window.rules.seal(places, places))
