@@ -126,7 +126,7 @@ class IndexerStateRules:
 
 @dataclass(frozen=True, slots=True)
 class UncompressedTailRules:
-"""Kinds that have slots in fast memory, in the order of answers, which list ``ondisk_prefix`` after them."""
+    """Compressor state at one boundary, where no row is pending: the granule is whole windows of every ratio."""
 
     granule: int
     widest: int
