@@ -14,6 +14,7 @@ from .demo_prompts import Request
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from .demo_runs import Comparison
 
@@ -26,7 +27,18 @@ OBJECTS = {
 }
 """The five objects and the head of each one's column."""
 
-_MARKS = {"HIT": "green", "PENDING": "cyan", "PACKED": "cyan", "REPLAY": "yellow", "MISS": "red", "ABSENT": "dim"}
+ROUNDS_IN_FULL = 2
+"""Rounds shown request by request; the others take a line each."""
+
+_MARKS = {
+    "UNASKED": "dim",
+    "HIT": "green",
+    "PENDING": "cyan",
+    "PACKED": "cyan",
+    "REPLAY": "yellow",
+    "MISS": "red",
+    "ABSENT": "dim",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model's rounds; the first is the one shown in full."""
+    """One model's rounds, and facts beside them."""
 
     model: str
     shape: str
@@ -147,6 +159,8 @@ def _request_json(round_: Round, served: Served) -> dict[str, Any]:
         "difference": served.comparison.difference,
         "logits_error": served.comparison.logits_error,
         "window_error": served.comparison.window_error,
+        "cache_sha256": served.comparison.cache_sha256,
+        "reference_sha256": served.comparison.reference_sha256,
         "objects": dict(served.objects),
     }
 
@@ -158,24 +172,43 @@ def print_spec(console: Console, spec: Mapping[str, Any]) -> None:
 
 
 def print_model(console: Console, report: ModelReport) -> None:
-    """One model: the main round in full, the others in a line each, and the verdict."""
+    """One model: the first rounds request by request, the others in a line each, and the verdict."""
     from rich.table import Table
     from rich.text import Text
 
     console.print()
-    console.print(Text(report.model, "bold"), Text(report.shape, "dim"))
-    main, *others = report.rounds
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), title=f"{main.name}: {main.about}", title_justify="left", title_style=""
-    )
-    table.add_column("request", no_wrap=True)
+    console.print(Text.assemble((report.model, "bold"), "  ", (report.shape, "dim")))
+    for round_ in report.rounds[:ROUNDS_IN_FULL]:
+        console.print(Text.assemble((round_.name, "bold"), (f", {round_.about}", "dim")))
+        console.print(_requests_table(round_))
+    rest = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for style in ("bold", "dim", None, None):
+        rest.add_column(style=style, no_wrap=True)
+    for round_ in report.rounds[ROUNDS_IN_FULL:]:
+        reused, tokens = sum(s.reused for s in round_.served), sum(s.tokens for s in round_.served)
+        rest.add_row(round_.name, round_.about, f"reused {reused} of {tokens}", _round_outcome(round_))
+    console.print(rest)
+    for name, text in report.facts:
+        console.print(Text.assemble((f"{name}: ", "dim"), text))
+    for fault in report.faults():
+        console.print(Text.assemble(("✗ ", "red"), fault))
+    verdict = ("✓ bit-identical", "green") if report.bit_identical else ("✗ not bit-identical", "bold red")
+    console.print(Text.assemble(verdict, f", {report.model}"))
+
+
+def _requests_table(round_: Round) -> Table:
+    """A line for each request; the columns of all tables are equally wide."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("request", no_wrap=True, min_width=13)
     for head in ("tokens", "reused", "computed"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     for head in OBJECTS.values():
-        table.add_column(head, no_wrap=True)
-    table.add_column("answer", no_wrap=True)
+        table.add_column(head, no_wrap=True, min_width=7)
+    table.add_column("answer", no_wrap=True, min_width=12)
     table.add_column("against a cold run", no_wrap=True)
-    for served in main.served:
+    for served in round_.served:
         table.add_row(
             served.request.name,
             str(served.tokens),
@@ -185,36 +218,19 @@ def print_model(console: Console, report: ModelReport) -> None:
             f"{served.first} {served.reason}".strip(),
             _outcome(served),
         )
-    console.print(table)
-    rest = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for style in (None, "dim", None, None):
-        rest.add_column(style=style, overflow="fold")
-    for round_ in others:
-        reused, tokens = sum(s.reused for s in round_.served), sum(s.tokens for s in round_.served)
-        rest.add_row(round_.name, round_.about, f"{reused} of {tokens} tokens reused", _round_outcome(round_))
-    console.print(rest)
-    for name, text in report.facts:
-        console.print(Text.assemble((f"{name}: ", "dim"), text))
-    faults = report.faults()
-    for fault in faults:
-        console.print(Text.assemble(("✗ ", "red"), fault))
-    verdict = ("✓ bit-identical", "green") if report.bit_identical else ("✗ not bit-identical", "bold red")
-    console.print(Text.assemble(verdict, f", {report.model}"))
+    return table
 
 
 def print_end(console: Console, reports: Sequence[ModelReport], seconds: float) -> None:
     """The last line."""
-    good = sum(report.bit_identical for report in reports)
+    wrong = [report.model for report in reports if not report.bit_identical]
     exact = sum(served.exact and served.reused > 0 for report in reports for r in report.rounds for served in r.served)
+    count = f"{len(reports)} model{'s' if len(reports) > 1 else ''}"
     console.print()
-    if good == len(reports):
-        console.print(
-            f"[green]✓[/] {good} models: {exact} warm reads, each bit-identical to its cold run; {seconds:.0f} s"
-        )
+    if wrong:
+        console.print(f"[red]✗[/] not bit-identical: {', '.join(wrong)}, of {count}; {seconds:.0f} s")
     else:
-        console.print(
-            f"[red]✗[/] {len(reports) - good} of {len(reports)} models are not bit-identical; {seconds:.0f} s"
-        )
+        console.print(f"[green]✓[/] {count}: {exact} warm reads, each bit-identical to its cold run; {seconds:.0f} s")
 
 
 def _verdict(word: str) -> str:
@@ -223,9 +239,11 @@ def _verdict(word: str) -> str:
 
 
 def _outcome(served: Served) -> str:
+    if not served.reused and served.comparison.identical:
+        return "[dim]computed cold[/]"
     if served.exact:
         return "[green]bit-identical[/]" if served.comparison.identical else f"[red]{served.comparison.difference}[/]"
-    return f"[yellow]approximate[/], logits within {served.comparison.logits_error:.1e}"
+    return f"[yellow]approximate[/], logits ±{served.comparison.logits_error:.1e}"
 
 
 def _round_outcome(round_: Round) -> str:
@@ -236,4 +254,4 @@ def _round_outcome(round_: Round) -> str:
     warm = [served.comparison for served in round_.served if not served.exact]
     logits = max(comparison.logits_error for comparison in warm)
     window = max(comparison.window_error for comparison in warm)
-    return f"[yellow]approximate[/]: logits within {logits:.1e}, window rows within {window:.1e}"
+    return f"[yellow]approximate[/]: logits ±{logits:.1e}, windows ±{window:.1e}"

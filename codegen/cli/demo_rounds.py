@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...kernels.reference import NumpyBackend
-from ...runtime.answers import AnswerKind
+from ...runtime.answers import Answer, AnswerKind, Reason
 from ...runtime.backend import Backend
 from ...runtime.generated.models import PROFILES
 from ...runtime.integrations import tiny_models
@@ -57,8 +57,9 @@ class Cast:
         return run(self.model, cache, tokens, start, self.profile.granule, DECODE, on_chunk)
 
     def cold_run(self, tokens: Sequence[int]) -> Trace:
-        """From the first token, into an empty cache."""
-        return self.run(self.adapter.new_cache(), tokens, 0)
+        """From the first token, into an empty cache; the cache at each boundary is kept for comparison."""
+        empty = self.adapter.new_cache()
+        return run(self.model, empty, tokens, 0, self.profile.granule, DECODE, keep_boundaries=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +193,21 @@ def read(cast: Cast, manager: Manager, tokens: Sequence[int]) -> Warm:
                 replayed = len(lease.replay)
             exact, length = lease.exact, lease.length
         trace = cast.run(cache, tokens, length)
-    objects = {kind: first.objects[kind].verdict if kind in first.objects else "ABSENT" for kind in OBJECTS}
     reason = "" if first.reason is None else first.reason.value
-    return Warm(first.kind.value, reason, objects, exact, replayed, trace)
+    return Warm(first.kind.value, reason, _said(first), exact, replayed, trace)
+
+
+def _said(answer: Answer) -> dict[str, str]:
+    """What each of the five objects said of the length that was answered."""
+    said = {}
+    for kind in OBJECTS:
+        found = answer.objects.get(kind)
+        said[kind] = "ABSENT" if found is None else found.verdict
+        if found is not None and said[kind] == "MISS" and 0 < answer.length <= found.length:
+            said[kind] = "HIT"  # in memory; the others are still to come
+    if said["ondisk_prefix"] == "MISS" and (answer.kind is AnswerKind.HIT or answer.reason is Reason.GRANULE):
+        said["ondisk_prefix"] = "UNASKED"
+    return said
 
 
 def judge(stage: Stage, warm: Sequence[Warm]) -> tuple[Served, ...]:
@@ -230,26 +243,28 @@ def warm_round(stage: Stage, manager: Manager, tell: Tell) -> Round:
 
 def packed_round(stage: Stage, manager: Manager, tell: Tell, *, lossy: bool) -> Round:
     """Compressed KV is packed into its cold form first, and expanded when it is read."""
-    for request in stage.requests:
+    for request in sorted(
+        stage.requests, key=lambda request: -len(request.tokens)
+    ):  # chains are packed from their ends
         tell(f"{stage.name}: packing the blocks of '{request.name}'")
         manager.pack(manager.keys(request.tokens), lossy=lossy)
     if lossy:
         served = read_all(stage, manager, tell, "packed to FP8")
         return Round("packed to FP8", "KV rounded in its cold form", served, stage.expected(), FP8_ERROR_MAX)
     served = read_all(stage, manager, tell, "packed")
-    return Round("packed", "KV packed without loss, expanded on the way", served, stage.expected())
+    return Round("packed", "without loss, expanded to be read", served, stage.expected())
 
 
-def window_round(stage: Stage, window: WindowPolicy, tell: Tell) -> Round:
-    """A manager that keeps fewer windows, or none."""
+def window_round(stage: Stage, keep: Literal["checkpoint", "none"], tell: Tell) -> Round:
+    """A manager that keeps windows at every other place where a window is whole, or none."""
     profile = stage.cast.profile
+    steps = 2 * profile.window_slots
+    window = WindowPolicy.none() if keep == "none" else WindowPolicy.checkpoint(steps * profile.granule)
     manager = make_manager(profile, window=window)
     publish_all(stage, manager, tell)
-    if window.keep == "none":
+    if keep == "none":
         served = read_all(stage, manager, tell, "without windows")
         return Round("no windows", "windows replayed from tokens", served, stage.expected(), REPLAY_ERROR_MAX)
     name = f"checkpoint({window.every})"
     served = read_all(stage, manager, tell, name)
-    return Round(
-        name, f"windows kept every {window.every} tokens", served, stage.expected(window.every // profile.granule)
-    )
+    return Round(name, f"windows kept every {window.every} tokens", served, stage.expected(steps))

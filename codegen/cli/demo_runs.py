@@ -21,35 +21,37 @@ OnChunk = Callable[[Any, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one run computed from token ``start`` on: logits by first token of the chunk, answer, final cache."""
+    """What one run computed from token ``start`` on, and the caches that it saw.
+
+    ``logits`` by first token of the chunk; ``answer`` the decoded tokens; ``state`` the final cache; ``restored`` the
+    cache at ``start``, empty for a cold run; ``boundaries`` the cache after each whole granule, where that was asked.
+    """
 
     start: int
     logits: dict[int, torch.Tensor]
     answer: tuple[int, ...]
     state: CacheState
-
-    @property
-    def logits_sha256(self) -> str:
-        """Digest of all logits, in order."""
-        return sha256({f"{begin}.logits": logits for begin, logits in self.logits.items()})
-
-    @property
-    def cache_sha256(self) -> str:
-        """Digest of the final cache."""
-        return sha256(self.state)
+    restored: CacheState
+    boundaries: dict[int, CacheState]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A warm run against its cold reference: ``difference`` is None when every bit agrees."""
+    """A warm run against its cold reference: ``difference`` is None when every bit agrees.
+
+    Errors are greatest absolute differences: of logits, and of window rows (keys and values) right after the restore.
+    Digests are of each run's final cache.
+    """
 
     difference: str | None
     logits_error: float
     window_error: float
+    cache_sha256: str = ""
+    reference_sha256: str = ""
 
     @property
     def identical(self) -> bool:
-        """Whether logits and final cache agree to the last bit."""
+        """Whether logits, restored cache and final cache agree to the last bit."""
         return self.difference is None
 
 
@@ -62,47 +64,53 @@ def run(
     granule: int,
     decode: int,
     on_chunk: OnChunk | None = None,
+    *,
+    keep_boundaries: bool = False,
 ) -> Trace:
     """Prefill tokens [start, len) in canonical chunks over a cache that ends at ``start``, then decode greedily.
 
-    Args:
-        model: a causal language model.
-        cache: holds [0, start); moved on in place.
-        tokens: the prompt, longer than ``start``.
-        start: a multiple of the granule.
-        granule: tokens of a chunk.
-        decode: tokens to answer with.
-        on_chunk: told after each chunk of the prompt.
+    ``cache`` is moved on in place; ``decode`` tokens are answered; ``on_chunk`` is told after each chunk of the prompt.
     """
+    restored = capture(cache) if start else {}
     logits: dict[int, torch.Tensor] = {}
+    boundaries: dict[int, CacheState] = {}
     for begin, end in chunks(start, len(tokens), granule):
         logits[begin] = _forward(model, cache, tokens[begin:end])
+        if keep_boundaries and end % granule == 0:
+            boundaries[end] = capture(cache)
         if on_chunk is not None:
             on_chunk(cache, begin, end)
     answer: list[int] = []
     for step in range(decode):
         answer.append(int(logits[max(logits)][0, -1].argmax()))
         logits[len(tokens) + step] = _forward(model, cache, answer[-1:])
-    return Trace(start, logits, tuple(answer), capture(cache))
+    return Trace(start, logits, tuple(answer), capture(cache), restored, boundaries)
 
 
 def compare(warm: Trace, cold: Trace) -> Comparison:
-    """Logits of every chunk that the warm run computed, and both final caches, bit for bit."""
-    difference = None
-    error = 0.0
-    for begin, ours in warm.logits.items():
-        theirs = cold.logits.get(begin)
-        if theirs is None or theirs.shape != ours.shape:
-            return Comparison(f"the reference has no chunk at token {begin} of that length", float("inf"), float("inf"))
-        if difference is None and not torch.equal(as_bytes(ours), as_bytes(theirs)):
-            difference = f"logits from token {begin} on differ"
-        error = max(error, float((ours.double() - theirs.double()).abs().max()))
-    found = first_difference(warm.state, cold.state)
-    if difference is None and found is not None:
-        difference = f"final cache: {found}"
-    if difference is None and (warm.cache_sha256 != cold.cache_sha256 or warm.answer != cold.answer):
-        difference = "digests of the final caches differ"
-    return Comparison(difference, error, greatest_error(warm.state, cold.state, "keys"))
+    """The restored cache, the logits of every chunk that the warm run computed, and the final caches, bit for bit."""
+    ours, theirs = sha256(warm.state), sha256(cold.state)
+    differences = []
+    logits_error = window_error = 0.0
+    for begin, logits in warm.logits.items():
+        expected = cold.logits.get(begin)
+        if expected is None or expected.shape != logits.shape:
+            told = f"the reference has no chunk at token {begin} of that length"
+            return Comparison(told, float("inf"), float("inf"), ours, theirs)
+        if not torch.equal(as_bytes(logits), as_bytes(expected)):
+            differences.append(f"logits from token {begin} on differ")
+        logits_error = max(logits_error, float((logits.double() - expected.double()).abs().max()))
+    reference = cold.boundaries.get(warm.start)
+    if warm.start and reference is not None:
+        for field in ("keys", "values"):
+            window_error = max(window_error, greatest_error(warm.restored, reference, field))
+        if found := first_difference(warm.restored, reference):
+            differences.append(f"restored cache: {found}")
+    if found := first_difference(warm.state, cold.state):
+        differences.append(f"final cache: {found}")
+    if ours != theirs and not differences:
+        differences.append("digests of the final caches differ")
+    return Comparison(differences[0] if differences else None, logits_error, window_error, ours, theirs)
 
 
 def _forward(model: Any, cache: Any, tokens: Sequence[int]) -> torch.Tensor:

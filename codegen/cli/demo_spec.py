@@ -21,7 +21,8 @@ def spec_report() -> dict[str, Any]:
         return {"ok": False, "text": f"the spec has problems\n{render_all(loaded.problems, loaded.sources)}"}
     spec = loaded.spec
     root = spec.root.resolve().parent
-    planned, folders = plan(spec), REPOSITORY
+    planned = plan(spec)
+    folders: tuple[str, ...] = REPOSITORY
     if not (root / "diagrams").is_dir():
         planned = {path: text for path, text in planned.items() if path.startswith(INSTALLED)}
         folders = tuple(folder for folder in REPOSITORY if folder.startswith(INSTALLED))

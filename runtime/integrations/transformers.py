@@ -127,7 +127,7 @@ class TransformersAdapter:
                     f"layout of {kind}",
                     layout.digest[:16],
                     "none" if found is None else f"{found.digest[:16]} ({_layout_difference(layout, found)})",
-                    f"read these slots with the profile that wrote them, or publish them again under {self.profile.name}",
+                    f"read them with the profile that wrote them, or publish them again under {self.profile.name}",
                 )
 
     def _check_layers(self, config: Any) -> None:
@@ -359,8 +359,9 @@ def _layout_difference(ours: Layout, theirs: Layout) -> str:
     """The first difference between two layouts, in words."""
     for mine, other in zip(ours.parts, theirs.parts, strict=False):
         for name in ("name", "layer", "dtype", "meaning", "row_shape", "rows", "role", "offset", "ratio"):
-            if getattr(mine, name) != getattr(other, name):
-                return f"layer {mine.layer} part {mine.name!r} has {name} {getattr(other, name)!r} instead of {getattr(mine, name)!r}"
+            expected, found = getattr(mine, name), getattr(other, name)
+            if expected != found:
+                return f"layer {mine.layer} part {mine.name!r} has {name} {found!r} instead of {expected!r}"
     if len(ours.parts) != len(theirs.parts):
         return f"{len(theirs.parts)} parts instead of {len(ours.parts)}"
     return (

@@ -86,14 +86,17 @@ def test_a_model_under_another_profile_is_refused(model: str, profile: str, subj
     assert "expected" in str(refused.value) and "fix:" in str(refused.value)
 
 
-def test_another_window_is_refused_by_name(v4: Subject) -> None:
-    wider = replace(
-        with_parts(v4.profile, lambda kind, part: part),
-        window=17,
-        groups=tuple(replace(group, window=17 if group.window else None) for group in v4.profile.groups),
-    )
-    with pytest.raises(Mismatch, match=r"config\.sliding_window: expected 17, found 16"):
-        TransformersAdapter(wider, v4.model)
+def test_another_window_is_refused_by_name(v4: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(v4.model.config, "sliding_window", 17)
+    with pytest.raises(Mismatch, match=r"config\.sliding_window: expected 16, found 17"):
+        TransformersAdapter(v4.profile, v4.model)
+
+
+def test_another_ratio_is_refused_by_name(v4: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {**v4.model.config.compress_rates, "heavily_compressed_attention": 32}
+    monkeypatch.setattr(v4.model.config, "compress_rates", rates)
+    with pytest.raises(Mismatch, match=r"compress_rates\['heavily_compressed_attention'\]: expected 16, found 32"):
+        TransformersAdapter(v4.profile, v4.model)
 
 
 def test_another_dtype_is_refused_by_name(v4: Subject) -> None:
