@@ -1,1 +1,1 @@
-"""The spec: YAML that says everything once, its reader, and printers of expressions. Imports no other package of ours."""
+"""The spec: YAML that says everything once, its reader, and printers of expressions. Imports nothing else of ours."""

@@ -181,7 +181,8 @@ class _Profile:
             )
         if len(whole) == len(groups) and groups:
             self._granule_fits(keys.get("granule"), whole)
-            if self.window and not any(part.role == "window" for group in whole for part in group.parts):
+            known = self.policy != "blocks" or self.window_block is not None  # else said by _window
+            if self.window and known and not any(part.role == "window" for group in whole for part in group.parts):
                 fix = "add a group with 'rows: window', or drop the window"
                 problems.add("E507", keys["window"].at, "no group holds the window's rows", fix)
         if name is None or title is None or source is None or identity is None or self.granule is None:
