@@ -108,7 +108,7 @@ def mutants_are_sound(machine: Machine, problems: Problems) -> None:
             for assignment, state, words in _overflows(machine, faulty)
         ]
         if broken:
-            text = f"mutant '{mutant.name}' makes '{mutant.event}' a case for the reader: {broken[0]}"
+            text = f"mutant '{mutant.name}' of '{mutant.event}' would not pass the reader: {broken[0]}"
             problems.add("E319", mutant.at, text, "choose a fault that only a run can show")
 
 

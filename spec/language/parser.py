@@ -68,6 +68,7 @@ class Scope:
     bounds: Mapping[str, int] = field(default_factory=dict)
     remotes: Mapping[str, Owner] = field(default_factory=dict)
     free_index: bool = False
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # names that only others may read -> the fix to suggest
     broken: frozenset[str] = frozenset()  # names whose declaration is wrong, which has been noted; they give no problem
 
 
@@ -197,7 +198,8 @@ class _Parser:
 
     def _expect(self, text: str, after: str) -> _Token:
         if self._now.kind == "end" or self._now.text != text:
-            self._refuse(self._now, f"{self.what} has {self._shown(self._now)} where '{text}' should {after}")
+            found = f"{self.what} has {self._shown(self._now)} where '{text}' should {after}"
+            self._refuse(self._now, found, f"put '{text}' there")
         return self._take()
 
     def _choice(self) -> _Raw:
@@ -309,7 +311,8 @@ class _Parser:
             return _Raw("truth", token.text, (), token.start, stop)
         if token.text == "-":
             self._refuse(token, f"{self.what} has '-' without a left side", "write 0 - x")
-        return self._refuse(token, f"{self.what} has {self._shown(token)} where a value should stand")
+        fix = "give a number, a name, or an expression in parentheses"
+        return self._refuse(token, f"{self.what} has {self._shown(token)} where a value should stand", fix)
 
     def _name(self, token: _Token) -> _Raw:
         stop = token.start + len(token.text)
@@ -445,6 +448,7 @@ class _Resolver:
             fix = closest(raw.text, (*codes, *self.scope.names), f"use a value of '{expected}' or a name")
             return self._problem("E204", raw, f"{self.what} reads '{raw.text}', which is no value of '{expected}'", fix)
         fix = closest(raw.text, self.scope.names, f"use a name of '{self.scope.owner}'")
+        fix = self.scope.elsewhere.get(raw.text, fix)
         return self._problem(
             "E204", raw, f"{self.what} reads '{raw.text}', which '{self.scope.owner}' does not have", fix
         )
@@ -615,6 +619,8 @@ class _Resolver:
         return Choice(condition, then, otherwise, at)
 
     def _type_fix(self, raw: _Raw, found: str, expected: str) -> str:
+        if expected == INT and found == BOOL:
+            return f"write 1 if {self._quote(raw)[1:-1]} else 0"
         if expected == BOOL and found == INT:
             return f"compare it, such as {self._quote(raw)[1:-1]} > 0"
         if expected in self.scope.values:

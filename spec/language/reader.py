@@ -101,6 +101,10 @@ def _words(node: Node | None, what: str, problems: Problems) -> list[tuple[str, 
     return found
 
 
+def _bits(count: int) -> str:
+    return f"{count} bit" if count == 1 else f"{count} bits"
+
+
 class _Machine:
     """Reads one file from top to bottom; what was read so far is what later parts may name."""
 
@@ -129,7 +133,12 @@ class _Machine:
         self.meta = self._meta(keys.get("meta"))
         if not self.fields or not self.states or self.fields[0].name != STATE:
             return None
-        self.scope = replace(word_scope(name or stem, self.fields, self.states), broken=frozenset(self.broken))
+        only_eviction = "a meta field; only the eviction rule reads those, so put what guards read into the word"
+        self.scope = replace(
+            word_scope(name or stem, self.fields, self.states),
+            broken=frozenset(self.broken),
+            elsewhere={field.name: f"'{field.name}' is {only_eviction}" for field in self.meta},
+        )
         self.events = self._events(keys.get("events"))
         eviction = self._eviction(keys.get("eviction"))
         properties = (
@@ -215,8 +224,8 @@ class _Machine:
             self.problems.add(
                 "E302",
                 fields[0].at,
-                f"{len(self.states)} states do not fit into the {fields[0].bits} bits of 'state'",
-                f"give it {needed} bits",
+                f"{_bits(fields[0].bits)} cannot tell {len(self.states)} states apart",
+                f"give it {_bits(needed)}",
             )
         return tuple(fields)
 
@@ -244,8 +253,8 @@ class _Machine:
             self.problems.add(
                 "E116",
                 keys["bits"].at,
-                f"{len(names)} values do not fit into {bits} bits",
-                f"use {(len(names) - 1).bit_length()}",
+                f"{_bits(bits)} cannot tell the {len(names)} values of {what} apart",
+                f"give it {_bits((len(names) - 1).bit_length())}",
             )
         if names and name == STATE:
             self.problems.add(

@@ -167,7 +167,8 @@ def entries_of(node: Node | None, what: str, problems: Problems) -> tuple[Entry,
     if node is None or isinstance(node, Lost):
         return ()
     if not isinstance(node, Mapping):
-        problems.add("E114", node.at, f"{what} must be a mapping from names, but this is {_kind(node)}")
+        fix = "write 'name: ...', one a line"
+        problems.add("E114", node.at, f"{what} must be a mapping from names, but this is {_kind(node)}", fix)
         return ()
     return node.entries
 
@@ -205,7 +206,7 @@ def text_of(node: Node | None, what: str, problems: Problems) -> str | None:
         return None
     if isinstance(node, Scalar):
         return node.text
-    problems.add("E114", node.at, f"{what} must be text, but this is {_kind(node)}")
+    problems.add("E114", node.at, f"{what} must be text, but this is {_kind(node)}", "write a word or a sentence")
     return None
 
 
@@ -214,7 +215,9 @@ def number_of(node: Node | None, what: str, problems: Problems, low: int, high: 
     if node is None or isinstance(node, Lost):
         return None
     if not isinstance(node, Scalar) or node.quoted or not _INTEGER.fullmatch(node.text):
-        problems.add("E114", node.at, f"{what} must be a whole number, but this is {_kind(node)}")
+        quoted = isinstance(node, Scalar) and node.quoted and _INTEGER.fullmatch(node.text)
+        fix = "leave the quotes out" if quoted else "write decimal digits"
+        problems.add("E114", node.at, f"{what} must be a whole number, but this is {_kind(node)}", fix)
         return None
     value = int(node.text)
     if not low <= value <= high:
