@@ -65,7 +65,8 @@ def known_words(spec: Spec) -> set[str]:
     for machine in spec.machines:
         words |= {machine.name} | {state.name for state in machine.states}
         words |= {name for event in machine.events for name in (event.name, f"{machine.name}.{event.name}")}
-        words |= {name for claim in (*machine.properties, *machine.leads_to) for name in (claim.name, claim.says) if name}
+        claims = (*machine.properties, *machine.leads_to)
+        words |= {name for claim in claims for name in (claim.name, claim.says) if name}
     return words
 
 
@@ -82,9 +83,14 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
         yield from (state_lines(machine, state) for state in machine.states if state.name == asked)
     for refusal in spec.vocabulary.refusals:
         if refusal.name == word:
-            where = [f"  {machine.name}.{event.name}: " + joined(sorted({guard_text(case) or "always" for case in cases}))
-                     for machine in spec.machines for event in machine.events
-                     if (cases := [case for case in event.cases if case.refuse == word])]
+            where = [
+                f"  {machine.name}.{event.name} in {'any state' if case.any_state else ', '.join(case.sources)}"
+                + (f" when {guard_text(case)}" if case.when is not None else "")
+                for machine in spec.machines
+                for event in machine.events
+                for case in event.cases
+                if case.refuse == word
+            ]
             yield [f"refusal '{word}' (code {refusal.code}): {refusal.about}", *where]
     for actor in spec.vocabulary.actors:
         if actor.name == word:
@@ -105,7 +111,8 @@ def code_lines(code: str) -> list[str]:
 
 def machine_lines(machine: Machine) -> list[str]:
     """A machine: what it is, its word, states, events, and eviction rule."""
-    lines = [f"machine '{machine.name}': {machine.title}", *paragraph(machine.about, 2, "  "), "", "  word, from the low bit up:"]
+    lines = [f"machine '{machine.name}': {machine.title}", *paragraph(machine.about, 2, "  ")]
+    lines += ["", "  word, from the low bit up:"]
     width = max(len(field.name) for field in machine.fields)
     for field in machine.fields:
         names = f" ({', '.join(field.names)})" if field.names else ""
