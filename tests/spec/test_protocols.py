@@ -1,0 +1,118 @@
+"""Each shipped protocol, walked through every state: its claims hold, its situations arise, its faults are found."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kvfsm.spec.language.load import Spec, load_spec
+from kvfsm.spec.language.problems import Problems
+from kvfsm.spec.language.protocol import Protocol
+from kvfsm.spec.language.protocol_reader import read_protocol
+
+from .protocol_walk import TooManyStates, Walk, shown, walk
+
+STATES = {
+    "evict": 8027,
+    "generate": 6336,
+    "load": 25876,
+    "pack": 6897,
+    "publish": 51932,
+    "read": 30368,
+    "reset": 30872,
+    "rollback": 560,
+    "store": 6712,
+}
+
+
+@cache
+def spec() -> Spec:
+    return load_spec().required()
+
+
+@cache
+def walked(name: str) -> Walk:
+    return walk(spec().protocol(name))
+
+
+def test_these_protocols_are_shipped() -> None:
+    assert sorted(protocol.name for protocol in spec().protocols) == sorted(STATES)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_claims_hold_in_exactly_so_many_states(name: str) -> None:
+    found = walked(name)
+    protocol = spec().protocol(name)
+    stories = [f"{claim}: {found.story(state)}\n{shown(protocol, state)}" for claim, state in found.violated.items()]
+    assert stories == []
+    assert found.states == STATES[name]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_situation_arises(name: str) -> None:
+    hoped = {item.name for item in spec().protocol(name).properties if item.kind == "sometimes"}
+    assert walked(name).reached == hoped and hoped
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_goal_stays_within_reach(name: str) -> None:
+    assert walked(name).stuck == {}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_nobody_is_left_holding_anything(name: str) -> None:
+    """Where nobody can move any more, generations are used up or objects lost: no lease, hold or transfer is open."""
+    protocol = spec().protocol(name)
+    for state in walked(name).ends:
+        text = shown(protocol, state)
+        for word in ("pins=", "holds=", " loading", " expanding", " compressing", " quarantined", " staging"):
+            assert not any(word in line for line in text.splitlines() if "[" in line), text
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_fault_is_found(name: str) -> None:
+    protocol = spec().protocol(name)
+    assert protocol.mutants
+    missed = [m.name for m in protocol.mutants if not walk(protocol, dict(m.faulty), stop=True).violated]
+    assert missed == []
+
+
+def test_a_protocol_without_its_claims_finds_no_fault() -> None:
+    """Negative control of the walk: it is the claims that find faults."""
+    protocol = spec().protocol("generate")
+    mutant = next(m for m in protocol.mutants if m.name == "emit_forgets_version")
+    assert "coverage" in walk(protocol, dict(mutant.faulty), stop=True).violated
+
+
+def test_a_walk_that_is_too_large_says_so() -> None:
+    with pytest.raises(TooManyStates):
+        walk(spec().protocol("evict"), limit=100)
+
+
+def reread(name: str, **bounds: int) -> tuple[Protocol | None, Problems]:
+    problems = Problems()
+    path = spec().root / "protocols" / f"{name}.yaml"
+    return read_protocol(path, path.name, spec().vocabulary, spec().machines, problems, bounds), problems
+
+
+def test_bounds_can_be_changed() -> None:
+    protocol, problems = reread("evict", readers=1)
+    assert protocol is not None and not problems.found
+    assert protocol.program("reader").count == 1
+    assert walk(protocol).states < STATES["evict"]
+
+
+def test_a_bound_that_is_not_declared_cannot_be_changed() -> None:
+    protocol, problems = reread("evict", reader=1)
+    assert protocol is None
+    assert [problem.code for problem in problems] == ["E401"]
+    assert "(closest: readers)" in problems.found[0].fix
+
+
+def test_narrowed_fields_carry_their_bounds_into_guards() -> None:
+    kv = spec().protocol("read").instance("kv").machine
+    assert kv.field("generation").max == 3
+    assert kv.bits == sum(field.bits for field in kv.fields) < 64
+    assert Path(spec().protocol("read").path).name == "read.yaml"
