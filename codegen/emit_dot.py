@@ -144,9 +144,12 @@ def _table(machine: Machine) -> Iterable[str]:
         height = max(len(cell) for cell in cells)
         for column, cell in zip(columns, cells, strict=True):
             column.append("".join(f"{_record(line)}\\l" for line in [*cell, *[_BLANK] * (height - len(cell))]))
-    body = "|".join("{" + "|".join(column) + "}" for column in columns)
     yield f'  Table [shape=record, class="table", color="{_GREY}", fontsize=10, margin="0.15,0.05",'
-    yield f'         label="{body}"]'
+    yield '         label="{" +'
+    for place, column in enumerate(columns):  # a cell a line, so that a change in the spec is a change of few lines
+        yield from (f'           "{cell}|" +' for cell in column[:-1])
+        yield f'           "{column[-1]}" +'
+        yield '           "}|{" +' if place < len(columns) - 1 else '           "}"]'
 
 
 def _refusal_rows(machine: Machine) -> Iterable[tuple[str, str, list[str]]]:
@@ -157,8 +160,7 @@ def _refusal_rows(machine: Machine) -> Iterable[tuple[str, str, list[str]]]:
         others = [event.name for event in machine.events if event not in sharing]
         yield ("all but " + ", ".join(others) if others else "every event"), "", [refusal_text(shared)]
     for event in machine.events:
-        own = (item for item in refused(event) if event not in sharing or not _alike(item, shared))
-        reasons = [refusal_text(item) for item in own]
+        reasons = [refusal_text(item) for item in refused(event) if item != shared]
         if reasons:
             yield event.name, ", ".join(event.by), _flow(reasons, 88)
     yield "any event", "", ["illegal in a state that it does not list"]
@@ -166,19 +168,13 @@ def _refusal_rows(machine: Machine) -> Iterable[tuple[str, str, list[str]]]:
 
 def _shared(machine: Machine) -> tuple[Refused | None, tuple[Event, ...]]:
     """The refusal from any state that most events have in common, and the events that have it."""
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[Event, Refused]]] = {}
+    groups: dict[Refused, list[Event]] = {}
     for event in machine.events:
         for item in refused(event):
             if item.any_state:
-                groups.setdefault((item.word, item.guards), []).append((event, item))
-    largest = max(groups.values(), key=len, default=[])
-    if len(largest) < 2:
-        return None, ()
-    return largest[0][1], tuple(event for event, _ in largest)
-
-
-def _alike(item: Refused, shared: Refused | None) -> bool:
-    return shared is not None and (item.word, item.guards) == (shared.word, shared.guards)
+                groups.setdefault(item, []).append(event)
+    shared, events = max(groups.items(), key=lambda group: len(group[1]), default=(None, []))
+    return (shared, tuple(events)) if len(events) > 1 else (None, ())
 
 
 def _flow(reasons: Sequence[str], width: int) -> list[str]:

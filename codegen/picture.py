@@ -49,12 +49,12 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why an event is refused for one reason: the states where, and the guards that say so (empty: always)."""
+    """Why an event is refused for one reason: in ``states`` always, elsewhere when one of ``guards`` holds."""
 
     word: str
     states: tuple[str, ...]
-    any_state: bool
     guards: tuple[str, ...]
+    any_state: bool  # one of the cases is asked in every state
 
 
 def role(state: State) -> Role:
@@ -113,9 +113,9 @@ def refused(event: Event) -> tuple[Refused, ...]:
     return tuple(
         Refused(
             word=word,
-            states=tuple(dict.fromkeys(name for case in cases for name in case.sources)),
-            any_state=any(case.any_state for case in cases),
+            states=tuple(dict.fromkeys(name for case in cases if case.when is None for name in case.sources)),
             guards=tuple(dict.fromkeys(render(case.when) for case in cases if case.when is not None)),
+            any_state=any(case.any_state for case in cases),
         )
         for word, cases in grouped.items()
     )
@@ -123,8 +123,9 @@ def refused(event: Event) -> tuple[Refused, ...]:
 
 def refusal_text(item: Refused) -> str:
     """The refusal as a phrase: its word, and when or where."""
-    where = f" when {' or '.join(item.guards)}" if item.guards else f" in {', '.join(item.states)}"
-    return item.word + where
+    parts = [f"in {', '.join(item.states)}"] if item.states else []
+    parts += [f"when {' or '.join(item.guards)}"] if item.guards else []
+    return f"{item.word} {', or '.join(parts)}"
 
 
 def eviction_rule(eviction: Eviction) -> tuple[str, str]:

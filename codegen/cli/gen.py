@@ -106,7 +106,7 @@ def _report(args: argparse.Namespace, changes: list[write.Change], old_pictures:
         return
     if old_pictures:
         where = f" --spec {args.spec} -o {args.out / 'diagrams'}" if args.out else ""
-        print(f"{len(old_pictures)} pictures are out of date; `kvfsm draw{where}` draws them", file=sys.stderr)
+        print(f"out of date: {', '.join(old_pictures)}; `kvfsm draw{where}` draws them anew", file=sys.stderr)
     if args.check:
         for change in differing:
             print(change.diff(), end="")
