@@ -179,7 +179,7 @@ BOUNDS: Mapping[str, float | None] = {
 
 
 def metadata_bytes_per_block(bench: Bench) -> float:
-    """Words, digests, index and per-slot arrays of a manager that just holds the prompt, over the slots of all kinds."""
+    """Words, digests, index and per-slot arrays of a manager that just holds the prompt, over its slots."""
     manager = bench.manager(spare=0)
     manager.publish(manager.reserve(manager.keys(bench.prompt()), 0, bench.granules))
     return manager.metadata_bytes() / sum(len(pool) for pool in manager.core.pools.values())
