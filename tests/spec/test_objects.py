@@ -39,7 +39,7 @@ UNSEEN = {
         "expire_forgets",
     },
     "indexer_state": {"use_ignores_version", "rebuild_forgets_version", "land_skips_layers", "expire_forgets"},
-    "ondisk_prefix": set(),
+    "ondisk_prefix": {"expire_forgets"},
 }
 
 
