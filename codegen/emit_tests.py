@@ -43,11 +43,10 @@ def test_module(machine: Machine, home: Home) -> str:
         "# event, state, case that decides, word, arguments, what it says, word afterwards where it changes",
         "ROWS = (",
     ]
+    samples = tuple(kept_samples(machine))
     for event in machine.events:
         lines.append(f"    # {event.name}")
-        for sample in kept_samples(machine):
-            if sample.event == event.name:
-                lines += [f"    {line}" for line in _row(machine, event, sample)]
+        lines += [f"    {line}" for sample in samples if sample.event == event.name for line in _row(sample)]
     lines += [
         ")",
         "",
@@ -118,7 +117,7 @@ def kept_samples(machine: Machine) -> Iterator[Sample]:
         seen.add(key)
 
 
-def _row(machine: Machine, event: Event, sample: Sample) -> list[str]:
+def _row(sample: Sample) -> list[str]:
     arguments = ", ".join(f'"{name}": {value}' for name, value in sample.args.items())
     items = [f'"{sample.event}"', f'"{sample.state}"', str(sample.case), f"0x{sample.word:X}", f"{{{arguments}}}"]
     if sample.outcome.refusal is not None:
