@@ -65,6 +65,8 @@ class Core:
 
     def clear(self) -> None:
         """Start with an empty index; what the pools hold is no longer found."""
+        if hasattr(self, "index"):
+            self.index.retire()
         specs = [trail_of(self.profile, kind) for kind in self.trailing]
         self.index = Index(len(self.paged), specs)
         self.leaf_first = {kind: LeafFirst(n, self.pools[kind], self.index) for n, kind in enumerate(self.paged)}

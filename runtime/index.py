@@ -330,6 +330,12 @@ class Index:
         for lower in [*self.below(segment)][::-1]:
             self.prune(lower)
 
+    def retire(self) -> None:
+        """Empty every segment, because what remembers one may outlive the index."""
+        for segment in [*self.below(self.root)]:
+            segment.live, segment.ready, segment.live_kids = ([0] * self.paged for _ in range(3))
+            segment.trails = [None] * len(self.specs)
+
     # ---- inspection ---------------------------------------------------------------------------------------------
 
     def below(self, segment: Segment) -> Iterator[Segment]:

@@ -36,7 +36,7 @@ class Packer:
         with manager.lock:
             spot = core.index.locate(digests, len(digests))
             low, high = self._range(n, core.index.climb(spot.segment, core.index.ready(n, spot)), start)
-            if high <= low:
+            if high <= low or high > spot.at:  # past spot.at another prompt goes on in the same segment
                 return 0
             source = core.index.slots(n, spot, low, high).astype(np.intp)
             idle = (pool.table.fields("pins", source) == 0) & (pool.table.fields("holds", source) == 0)
