@@ -42,6 +42,10 @@ PAGE_WIDTH = 120
 Tell = Callable[[str], None]
 
 
+class NewProcessFailed(Exception):
+    """The process that should read from disk ended badly; the message holds what it said."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.add_argument(
@@ -74,8 +78,15 @@ def run(args: argparse.Namespace) -> int:
         spec = spec_report()
         if not args.json:
             print_spec(console, spec)
-        with _directory(args.keep) as directory:
-            reports = demonstrate(args.model or MODELS, directory, tell)
+        try:
+            with _directory(args.keep) as directory:
+                reports = demonstrate(args.model or MODELS, directory, tell)
+        except OSError as error:
+            print(f"kvfsm demo: cannot keep the store: {error}", file=sys.stderr)
+            return 2
+        except NewProcessFailed as error:
+            print(f"kvfsm demo: {error}", file=sys.stderr)
+            return 1
     seconds = time.monotonic() - begun
     if args.json:
         print(json.dumps(as_json(spec, reports, seconds)))
@@ -106,7 +117,7 @@ def demonstrate(
             stage = set_stage(name, tell)
             rounds, facts, faults = _rounds_here(stage, directory, tell, backend)
             played.append((stage, rounds, facts, faults))
-        fresh = _rounds_in_a_new_process([stage for stage, *_ in played], directory, tell)
+        fresh = rounds_in_a_new_process([stage for stage, *_ in played], directory, tell)
     finally:
         torch.set_num_threads(threads)
     return tuple(
@@ -135,6 +146,8 @@ def _rounds_here(
         rounds.append(packed_round(stage, manager, tell, lossy=False))
         audit = manager.audit()
         faults += [f"audit: {violation}" for violation in audit.violations]
+        if manager.store_failures:
+            faults.append(f"the store did not take {manager.store_failures} blocks")
     if profile.window is not None:
         rounds.append(window_round(stage, "checkpoint", tell))
         rounds.append(window_round(stage, "none", tell))
@@ -144,7 +157,7 @@ def _rounds_here(
     return rounds, facts, faults
 
 
-def _rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tell) -> dict[str, Round]:
+def rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tell) -> dict[str, Round]:
     """One new process reads every prompt of every model from disk; this one compares."""
     from .demo_fresh import load_traces
     from .demo_report import Round
@@ -158,7 +171,7 @@ def _rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tel
         command = [sys.executable, "-m", f"{__package__}.demo_fresh", str(directory), str(prompts), str(traces)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FRESH_SECONDS_MAX)
         if done.returncode:
-            raise RuntimeError(f"the new process ended with {done.returncode}:\n{done.stderr}")
+            raise NewProcessFailed(f"the new process ended with {done.returncode}:\n{done.stderr}")
         found = load_traces(str(traces))
     return {
         stage.name: Round("new process", "empty memory, from disk", judge(stage, found[stage.name]), stage.expected())

@@ -158,7 +158,7 @@ def _request_json(round_: Round, served: Served) -> dict[str, Any]:
         "bit_identical": served.comparison.identical,
         "difference": served.comparison.difference,
         "logits_error": served.comparison.logits_error,
-        "window_error": served.comparison.window_error,
+        "rows_error": served.comparison.rows_error,
         "cache_sha256": served.comparison.cache_sha256,
         "reference_sha256": served.comparison.reference_sha256,
         "objects": dict(served.objects),
@@ -253,5 +253,5 @@ def _round_outcome(round_: Round) -> str:
         return "[green]bit-identical[/]"
     warm = [served.comparison for served in round_.served if not served.exact]
     logits = max(comparison.logits_error for comparison in warm)
-    window = max(comparison.window_error for comparison in warm)
-    return f"[yellow]approximate[/]: logits ±{logits:.1e}, windows ±{window:.1e}"
+    rows = max(comparison.rows_error for comparison in warm)
+    return f"[yellow]approximate[/]: logits ±{logits:.1e}, rows ±{rows:.1e}"

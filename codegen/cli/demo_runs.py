@@ -39,13 +39,13 @@ class Trace:
 class Comparison:
     """A warm run against its cold reference: ``difference`` is None when every bit agrees.
 
-    Errors are greatest absolute differences: of logits, and of window rows (keys and values) right after the restore.
+    Errors are greatest absolute differences: of logits, and of the rows of the cache right after it was restored.
     Digests are of each run's final cache.
     """
 
     difference: str | None
     logits_error: float
-    window_error: float
+    rows_error: float
     cache_sha256: str = ""
     reference_sha256: str = ""
 
@@ -91,7 +91,7 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
     """The restored cache, the logits of every chunk that the warm run computed, and the final caches, bit for bit."""
     ours, theirs = sha256(warm.state), sha256(cold.state)
     differences = []
-    logits_error = window_error = 0.0
+    logits_error = rows_error = 0.0
     for begin, logits in warm.logits.items():
         expected = cold.logits.get(begin)
         if expected is None or expected.shape != logits.shape:
@@ -102,15 +102,14 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
         logits_error = max(logits_error, float((logits.double() - expected.double()).abs().max()))
     reference = cold.boundaries.get(warm.start)
     if warm.start and reference is not None:
-        for field in ("keys", "values"):
-            window_error = max(window_error, greatest_error(warm.restored, reference, field))
+        rows_error = greatest_error(warm.restored, reference)
         if found := first_difference(warm.restored, reference):
             differences.append(f"restored cache: {found}")
     if found := first_difference(warm.state, cold.state):
         differences.append(f"final cache: {found}")
     if ours != theirs and not differences:
         differences.append("digests of the final caches differ")
-    return Comparison(differences[0] if differences else None, logits_error, window_error, ours, theirs)
+    return Comparison(differences[0] if differences else None, logits_error, rows_error, ours, theirs)
 
 
 def _forward(model: Any, cache: Any, tokens: Sequence[int]) -> torch.Tensor:

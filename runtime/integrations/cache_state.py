@@ -7,6 +7,7 @@ counters, and whether values and keys are one tensor. Floats are compared as byt
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,13 +74,19 @@ def first_difference(ours: CacheState, theirs: CacheState) -> str | None:
     return None
 
 
-def greatest_error(ours: CacheState, theirs: CacheState, field: str = "keys") -> float:
-    """The greatest absolute difference over the tensors of one field in all layers; 0.0 when no layer has it."""
+def greatest_error(ours: CacheState, theirs: CacheState, field: str | None = None) -> float:
+    """The greatest absolute difference over the tensors of all fields or of one, in all layers; 0.0 without any.
+
+    Infinite where shapes differ; names in one state only are for ``first_difference`` to tell.
+    """
     worst = 0.0
     for name, left in ours.items():
         right = theirs.get(name)
-        if name.split(".")[1] == field and isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-            worst = max(worst, float((left.double() - right.double()).abs().max()) if left.numel() else 0.0)
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+            continue
+        if field in (None, name.split(".")[1]) and left.numel():
+            same = left.shape == right.shape
+            worst = max(worst, float((left.double() - right.double()).abs().max()) if same else math.inf)
     return worst
 
 

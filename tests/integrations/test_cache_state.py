@@ -46,10 +46,12 @@ def test_shape_dtype_number_and_absence_are_differences() -> None:
     assert first_difference(state, {"0.keys": state["0.keys"]}) == "0.cumulative_length is only in the first cache"
 
 
-def test_the_greatest_error_is_of_one_field() -> None:
+def test_the_greatest_error_is_of_one_field_or_of_all() -> None:
     left = {"0.keys": torch.zeros(2), "0.values": torch.zeros(2)}
     right = {"0.keys": torch.tensor([0.0, 0.5]), "0.values": torch.tensor([0.0, 2.0])}
-    assert greatest_error(left, right) == 0.5
+    assert greatest_error(left, right) == 2.0
+    assert greatest_error(left, right, "keys") == 0.5
+    assert greatest_error(left, {"0.keys": torch.zeros(3)}) == float("inf")
     assert greatest_error(left, right, "values") == 2.0
 
 

@@ -19,7 +19,7 @@ from .conftest import Subject
 from .plain_slots import PlainStore
 
 CSA_LAYERS = (2, 4)
-LENGTHS = (64, 96, 128, 160)
+LENGTHS = (64, 96, 160)
 
 # In the bytes of the slots that a lease covers
 
