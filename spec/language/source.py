@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -277,6 +278,10 @@ def _raw_index(text: str, raw: str, offset: int, skip: int) -> int:
     return min(index, max(len(raw) - 1, 0))
 
 
+class _TooDeepError(Exception):
+    """Collections nest more than ``_NESTING_MAX`` levels deep; the argument is the event that starts the last."""
+
+
 def _events(text: str) -> list[yaml.Event]:
     """The parsing events of a text. PyYAML's C parser is five times as fast, its Python parser explains errors better.
 
@@ -285,10 +290,22 @@ def _events(text: str) -> list[yaml.Event]:
     fast = getattr(yaml, "CSafeLoader", None)
     if fast is not None:
         try:
-            return list(yaml.parse(text, Loader=fast))
+            return _shallow(text, fast)
         except yaml.YAMLError:
             pass  # once more, for the message
-    return list(yaml.parse(text, Loader=yaml.SafeLoader))
+    return _shallow(text, yaml.SafeLoader)
+
+
+def _shallow(text: str, loader: Any) -> list[yaml.Event]:
+    """All events, unless collections nest too deeply: parsers take quadratic time over those."""
+    events: list[yaml.Event] = []
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _NESTING_MAX:
+            raise _TooDeepError(event)
+        events.append(event)
+    return events
 
 
 class _Composer:
@@ -299,13 +316,16 @@ class _Composer:
         self.text = text
         self.problems = problems
         self.open_anchors: list[str | None] = []  # of the collections around the current event
-        self.too_deep = False
 
     def document(self) -> Node | None:
         try:
             self.events = _events(self.text)
         except yaml.MarkedYAMLError as error:
             self._syntax(error)
+            return None
+        except _TooDeepError as error:
+            at = self._at(error.args[0])
+            self.problems.add("E118", at, f"nested more than {_NESTING_MAX} levels deep", "flatten it")
             return None
         except yaml.reader.ReaderError as error:
             line = self.text.count("\n", 0, error.position) + 1
@@ -320,8 +340,7 @@ class _Composer:
         if len(starts) > 1:
             self.problems.add("E110", self._at(starts[1]), "a second document starts here", "keep one document a file")
         self.next = self.events.index(starts[0]) + 1
-        root = self._node(0)
-        return None if self.too_deep else root
+        return self._node(0)
 
     def _node(self, depth: int) -> Node:
         event = self.events[self.next]
@@ -332,12 +351,6 @@ class _Composer:
         self._no_anchor_no_tag(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
-        if depth == _NESTING_MAX:
-            self._skip()
-            if not self.too_deep:
-                self.too_deep = True
-                self.problems.add("E118", self._at(event), f"nested more than {_NESTING_MAX} levels deep", "flatten it")
-            return Lost(self._at(event))
         self.open_anchors.append(event.anchor)
         node = self._mapping(event, depth) if isinstance(event, yaml.MappingStartEvent) else self._list(event, depth)
         self.open_anchors.pop()
@@ -452,14 +465,6 @@ class _Composer:
             text = f"alias '*{event.anchor}': the spec language has no aliases"
         self.problems.add("E104", at, text, "write the content out")
         return Lost(at)
-
-    def _skip(self) -> None:
-        """Pass over the rest of the collection whose start was just read."""
-        level = 1
-        while level:
-            event = self.events[self.next]
-            level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            self.next += 1
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> None:
         mark = error.problem_mark or error.context_mark

@@ -14,7 +14,7 @@ from kvfsm.spec.language.solver import Answer, Way, names_in, satisfy
 from .expressions_of import parsed
 from .random_conditions import random_condition
 
-COUNT = 250
+COUNT = 160
 
 
 def conditions(count: int, seed: int) -> list[list[str]]:
