@@ -56,7 +56,8 @@ def test_it_is_strictly_typed(package: Path) -> None:
         for folder in ("spec", "codegen", "runtime", "kernels"):
             (links / "kvfsm" / folder).symlink_to(REPO / folder)
     configuration = package.parent / "mypy.ini"
-    configuration.write_text(f"[mypy]\nstrict = true\nmypy_path = {links}\n[mypy-transitions.*]\nignore_missing_imports = true\n")
+    settings = f"[mypy]\nstrict = true\nmypy_path = {links}\n[mypy-transitions.*]\nignore_missing_imports = true\n"
+    configuration.write_text(settings)
     done = run(package, "-m", "mypy", "--config-file", str(configuration), "my_cache/runtime")
     assert done.returncode == 0, done.stdout
 

@@ -1,0 +1,112 @@
+"""The command line frame: help, exit codes, and what lint, gen and explain answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvfsm.codegen import cli
+from kvfsm.codegen.cli import VERBS, main
+
+TOY = Path(__file__).parents[1] / "golden" / "toy" / "spec"
+
+
+def test_help_shows_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"    {verb.name}" in out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.built], ids=lambda verb: verb.name)
+def test_a_verb_helps(verb: cli.Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb.name, "--help"]) == 0
+    assert f"usage: kvfsm {verb.name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if not verb.built], ids=lambda verb: verb.name)
+def test_a_verb_of_later_says_so(verb: cli.Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb.name]) == 2
+    assert "is not built yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["gne"], ["gen", "--chekc"], ["explain"]])
+def test_wrong_use_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+
+
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "kvfsm.codegen", "lint", "--spec", str(TOY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "well: 1 machines, 0 protocols, 0 model profiles\n")
+
+
+def test_an_interrupt_ends_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvfsm.codegen.cli import lint
+
+    def interrupted(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lint, "run", interrupted)
+    assert main(["lint"]) == 130
+    assert capsys.readouterr().err == "kvfsm lint: stopped\n"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "vocabulary.yaml").write_text((TOY / "vocabulary.yaml").read_text())
+    text = (TOY / "objects" / "toy.yaml").read_text()
+    (tmp_path / "objects" / "toy.yaml").write_text(text.replace("when: pins > 0", "when: pin > 0"))
+    return tmp_path
+
+
+def test_lint_prints_place_and_fix(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", "--spec", str(broken)]) == 1
+    out = capsys.readouterr().out
+    assert "toy.yaml:" in out
+    assert "fix: " in out
+
+
+def test_lint_answers_programs(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", "--json", "--spec", str(broken)]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert set(answer["problems"][0]) == {"code", "file", "line", "column", "message", "fix"}
+
+
+def test_gen_writes_nothing_from_a_broken_spec(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "package"
+    assert main(["gen", "--spec", str(broken), "--out", str(out)]) == 1
+    assert not out.exists()
+    assert "fix: " in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", "--spec", str(tmp_path / "none")]) == 2
+    assert "kvfsm init" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("E204", "E204: "),
+        ("swa_window", "machine 'swa_window': Sliding-window attention window"),
+        ("swa_window.pin", "6. resident when at != boundary: refused as position"),
+        ("resident", "state 'resident' of compressed_kv"),
+        ("stale", "refusal 'stale' (code 2)"),
+        ("S3", "swa_window.lease_protects: always pins > 0 implies state in [resident, expired]"),
+        ("evictor", "actor 'evictor'"),
+    ],
+)
+def test_explain_knows(word: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", word]) == 0
+    assert says in capsys.readouterr().out
+
+
+def test_explain_names_the_nearest_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "quarantine"]) == 2
+    assert "closest: quarantined" in capsys.readouterr().err
