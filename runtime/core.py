@@ -223,6 +223,20 @@ class Core:
             merged[: live - low] = np.where(fresh[: live - low], merged[: live - low], old)
         self.index.put(n, spot, low, merged, high if low <= ready else ready)
         self.retire(kind, replaced)
+        self.advance(spot)
+
+    def advance(self, spot: Spot) -> None:
+        """Let what is expanded right behind the readable part of a chain be read too."""
+        if "compressed_kv" not in self.paged:
+            return
+        n = self.paged.index("compressed_kv")
+        ready, live = self.index.ready(n, spot), self.index.live(n, spot)
+        if ready < live:
+            waiting = self.index.slots(n, spot, ready, live)
+            expanded = self.pools["compressed_kv"].in_state(waiting, "resident")
+            count = len(waiting) if expanded.all() else int(np.argmin(expanded))
+            if count:
+                self.index.put(n, spot, ready, waiting[:count], ready + count)
 
     def settle(self, spot: Spot, kept: Mapping[str, Slots], clock: int) -> None:
         """Stamp newly kept slots and offer the chain's end to eviction."""

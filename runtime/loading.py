@@ -127,9 +127,10 @@ class Loader:
             self._check_packed(plan, spot)
             counts = {kind: len(places) for kind, places in plan.wanted.items()}
             need = dict(counts)
-            if plan.expand:
-                need["compressed_kv"] = need.get("compressed_kv", 0) + len(plan.expand)
-            held = self._hold_packed(plan, spot)
+            expand = self._packed_places(plan, spot)
+            held = self._hold_packed(expand, spot)
+            if len(expand):
+                need["compressed_kv"] = need.get("compressed_kv", 0) + len(expand)
             try:
                 for kind, count in need.items():
                     core.make_room(kind, count)
@@ -155,8 +156,8 @@ class Loader:
                 )
                 for kind, places in plan.wanted.items()
             ]
-            if plan.expand:
-                batches.append(self._expansion(plan, held[0]))
+            if len(expand):
+                batches.append(self._expansion(expand, held[0]))
             number = next(self._numbers)
             ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
             self.tickets[number] = ticket
@@ -253,6 +254,7 @@ class Loader:
         manager, core, plan = self._manager, self._manager.core, ticket.plan
         spot = core.index.extend(plan.claim.digests, plan.boundary)
         kept: dict[str, Slots] = {}
+        core.advance(spot)
         for batch in sorted(ticket.batches, key=lambda batch: (core.kinds.index(batch.kind), int(batch.places[0]))):
             pool = core.pools[batch.kind]
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy)
@@ -260,13 +262,14 @@ class Loader:
             if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
                 self._unhold(ticket.held, ticket.held_generations)
                 ticket.held = ticket.held[:0]
-            fresh = core.fresh(batch.kind, spot, batch.places, batch.slots)
-            if batch.kind in core.paged:
-                core.place(batch.kind, spot, batch.places, batch.slots, fresh)
-            pool.release("evict", batch.slots[~fresh])
-            core.lossy_slots += int(batch.lossy[fresh].sum()) if batch.kind == "compressed_kv" else 0
-            before = kept.get(batch.kind, batch.slots[:0])
-            kept[batch.kind] = np.concatenate((before, batch.slots[fresh]))
+            for low, high in _runs(batch, batch.kind in core.paged):
+                places, slots = batch.places[low:high], batch.slots[low:high]
+                fresh = core.fresh(batch.kind, spot, places, slots)
+                if batch.kind in core.paged:
+                    core.place(batch.kind, spot, places, slots, fresh)
+                pool.release("evict", slots[~fresh])
+                core.lossy_slots += int(batch.lossy[low:high][fresh].sum()) if batch.kind == "compressed_kv" else 0
+                kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
         core.settle(spot, kept, manager.clock())
 
     def _check_landed(self, ticket: Ticket) -> None:
@@ -294,13 +297,21 @@ class Loader:
             if live < plan.expand.stop or ready > plan.expand.start:
                 raise Refused(Reason.STALE, "load", "the packed granules have changed since the match")
 
-    def _hold_packed(self, plan: Plan, spot: Any) -> tuple[Slots, Numbers]:
+    def _packed_places(self, plan: Plan, spot: Any) -> Numbers:
+        """Granules of a plan's expansion that are packed still; others were published anew meanwhile."""
+        if not plan.expand:
+            return np.empty(0, np.int64)
+        core = self._manager.core
+        slots = core.index.slots(core.paged.index("compressed_kv"), spot, plan.expand.start, plan.expand.stop)
+        return np.arange(plan.expand.start, plan.expand.stop)[core.pools["compressed_kv"].in_state(slots, "packed")]
+
+    def _hold_packed(self, places: Numbers, spot: Any) -> tuple[Slots, Numbers]:
         """Keep the packed copies from being evicted while they are read."""
         core = self._manager.core
-        if not plan.expand:
+        if not len(places):
             return np.empty(0, np.intp), np.empty(0, np.int64)
-        n = core.paged.index("compressed_kv")
-        packed = core.index.slots(n, spot, plan.expand.start, plan.expand.stop).astype(np.intp)
+        low, high = int(places[0]), int(places[-1]) + 1
+        packed = core.index.slots(core.paged.index("compressed_kv"), spot, low, high)[places - low].astype(np.intp)
         pool = core.pools["compressed_kv"]
         generations = pool.generations(packed)
         pool.must("hold", packed, "load", expected=generations)
@@ -311,7 +322,7 @@ class Loader:
             self._manager.core.pools["compressed_kv"].must("unhold", slots, "load", expected=generations)
             self._manager.core.sweep("compressed_kv")
 
-    def _expansion(self, plan: Plan, packed: Slots) -> _Batch:
+    def _expansion(self, places: Numbers, packed: Slots) -> _Batch:
         core = self._manager.core
         pool = core.pools["compressed_kv"]
         versions = np.array([core.cold_bytes[slot][1] for slot in packed.tolist()], np.int64)
@@ -319,7 +330,6 @@ class Loader:
         given: Given = {"wanted_layout": layout, "at_version": versions}
         slots = pool.take(len(packed), given, "expand_begin")
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
-        places = np.arange(plan.expand.start, plan.expand.stop)
         return _Batch(
             "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done"
         )
@@ -339,3 +349,9 @@ class Loader:
     def _check(self, ticket: Ticket, state: str) -> None:
         if ticket.state != state or self.tickets.get(ticket.ticket_id) is not ticket:
             raise Refused(Reason.LEASE, "load", f"ticket {ticket.ticket_id} is {ticket.state}, not {state}")
+
+
+def _runs(batch: _Batch, paged: bool) -> list[tuple[int, int]]:
+    """Parts [low, high) of a batch to publish one by one: runs of granules in a row; all of a trailing kind."""
+    cuts = (np.flatnonzero(np.diff(batch.places) != 1) + 1).tolist() if paged else []
+    return list(zip([0, *cuts], [*cuts, len(batch.places)], strict=True))

@@ -61,7 +61,7 @@ class Packer:
             with manager.lock:
                 pool.must("compress_done", source, "pack", expected=before, ok=False)
                 pool.release("abandon", copies, expected=made)
-                self._restore_ready(n, digests, low, high)
+                core.advance(core.index.locate(digests, high))
             raise
         with manager.lock:
             versions = pool.table.fields("version", source)
@@ -99,9 +99,3 @@ class Packer:
         while segment is not None and segment.parent is not None and segment.base + segment.ready[n] > ready:
             index.set_ready(n, segment, max(0, ready - segment.base))
             segment = segment.parent
-
-    def _restore_ready(self, n: int, digests: list[bytes], low: int, high: int) -> None:
-        index = self._manager.core.index
-        spot = index.locate(digests, high)
-        if index.ready(n, spot) == low and index.live(n, spot) >= high:
-            index.put(n, spot, low, index.slots(n, spot, low, high), high)
