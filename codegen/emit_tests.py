@@ -6,8 +6,10 @@ The rows are firings that the spec's interpreter has decided; what drives them i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..spec.language.coverage import Sample, all_samples
+from ..spec.language.interpreter import step
 from ..spec.language.load import Spec
 from ..spec.language.model import Argument, Event, Machine
 from .emit_python import SHIPPED, Home
@@ -114,7 +116,22 @@ def kept_samples(machine: Machine) -> Iterator[Sample]:
         repeated = sample.case is None or (sample.event, sample.case) in plain
         if not (repeated and key in seen):
             yield sample
+        if sample.outcome.refusal is None and key not in seen:
+            yield from turned(machine, sample)
         seen.add(key)
+
+
+def turned(machine: Machine, sample: Sample) -> Iterator[Sample]:
+    """The same firing with one argument at its other end, where the same case still decides.
+
+    The argument then differs from the field that it is written to, so that a forgotten assignment shows.
+    """
+    for argument in machine.event(sample.event).given:
+        other = 0 if sample.args[argument.name] else argument_high(machine, argument)
+        args = {**sample.args, argument.name: other}
+        outcome = step(machine, sample.word, sample.event, args)
+        if outcome.case == sample.case:
+            yield replace(sample, args=args, outcome=outcome)
 
 
 def _row(sample: Sample) -> list[str]:

@@ -78,7 +78,9 @@ def test_lint_answers_programs(broken: Path, capsys: pytest.CaptureFixture[str])
     assert set(answer["problems"][0]) == {"code", "file", "line", "column", "message", "fix"}
 
 
-def test_gen_writes_nothing_from_a_broken_spec(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gen_writes_nothing_from_a_broken_spec(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "package"
     assert main(["gen", "--spec", str(broken), "--out", str(out)]) == 1
     assert not out.exists()
