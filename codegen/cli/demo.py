@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for report in reports:
             print_model(console, report)
-        print_end(console, reports, seconds)
+        print_end(console, spec["ok"], reports, seconds)
     return 0 if spec["ok"] and all(report.bit_identical for report in reports) else 1
 
 

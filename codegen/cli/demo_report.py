@@ -221,12 +221,14 @@ def _requests_table(round_: Round) -> Table:
     return table
 
 
-def print_end(console: Console, reports: Sequence[ModelReport], seconds: float) -> None:
+def print_end(console: Console, spec_ok: bool, reports: Sequence[ModelReport], seconds: float) -> None:
     """The last line."""
     wrong = [report.model for report in reports if not report.bit_identical]
     exact = sum(served.exact and served.reused > 0 for report in reports for r in report.rounds for served in r.served)
     count = f"{len(reports)} model{'s' if len(reports) > 1 else ''}"
     console.print()
+    if not spec_ok:
+        console.print("[red]✗[/] the spec, or what was generated from it, is not in order: see the first lines")
     if wrong:
         console.print(f"[red]✗[/] not bit-identical: {', '.join(wrong)}, of {count}; {seconds:.0f} s")
     else:

@@ -177,7 +177,7 @@ class Warm:
 def read(cast: Cast, manager: Manager, tokens: Sequence[int]) -> Warm:
     """Match, load what lies in a slower tier, acquire, restore, and compute the rest."""
     keys = manager.keys(tokens)
-    first = answer = manager.match(keys, tokens=len(tokens))
+    first = answer = manager.match(keys, tokens=len(tokens), asks=cast.adapter.asks)
     if answer.kind is AnswerKind.HIT_PENDING:
         assert answer.plan is not None
         answer = manager.load(answer.plan)

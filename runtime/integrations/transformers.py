@@ -77,6 +77,11 @@ class TransformersAdapter:
         self.check(model)
         self._guard = guard_inputs(model)
 
+    @property
+    def asks(self) -> dict[str, str]:
+        """Layout digest that this adapter reads, by kind: what to pass to ``Manager.match`` as ``asks``."""
+        return {kind: layout.digest for kind, layout in self.profile.layouts.items()}
+
     def close(self) -> None:
         """Take the guard off the model."""
         self._guard.remove()
@@ -91,10 +96,12 @@ class TransformersAdapter:
         """Refuse a model whose cache isn't what the profile describes; the first difference is named.
 
         Raises:
-            Mismatch: layer types, ratios, window, dtype, row shapes or the meaning of rows differ.
+            Mismatch: device, layer types, ratios, window, dtype, row shapes or the meaning of rows differ.
         """
         config = model.config.get_text_config(decoder=True)
         profile = self.profile
+        if model.device.type != "cpu":
+            raise Mismatch("model.device", "cpu", model.device, "move the model: slots are copied through host memory")
         self._check_layers(config)
         if profile.window is not None and config.sliding_window != profile.window:
             raise Mismatch(

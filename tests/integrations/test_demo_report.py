@@ -83,7 +83,7 @@ def test_the_page_names_objects_numbers_and_verdicts() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=150)
     print_model(console, report_of(round_of(HIT), round_of(wrong)))
-    print_end(console, [report_of(round_of(HIT))], 3.0)
+    print_end(console, True, [report_of(round_of(HIT))], 3.0)
     page = stream.getvalue()
     for told in (
         "tiny",

@@ -158,6 +158,23 @@ def test_publishing_two_granules_at_once_is_refused_where_carried_rows_are_gone(
         v4.adapter.publish_chunk(cache, fill)
 
 
+def test_several_granules_are_published_at_once_where_nothing_is_carried(subject_of: SubjectOf) -> None:
+    subject = subject_of("tiny-deepseek-v32")
+    store = PlainStore(subject.profile, 5)
+    for last in (1, 3):
+        fill = store.fill(last)
+        fill.slots = 2
+        subject.adapter.publish_chunk(subject.adapter.restore(subject.store.lease(32 * (last + 1))), fill)
+    warm = subject.warm(subject.adapter.restore(store.lease(128)), 128)
+    assert compare(warm, subject.cold).identical
+
+
+def test_a_model_off_the_cpu_is_refused_by_name() -> None:
+    model, profile = tiny_models.build("tiny-gpt-oss")
+    with pytest.raises(Mismatch, match=r"model\.device: expected cpu, found meta"):
+        TransformersAdapter(PROFILES[profile], model.to("meta"))
+
+
 def test_chunks_cut_at_multiples_of_the_granule() -> None:
     assert list(chunks(0, 70, 32)) == [(0, 32), (32, 64), (64, 70)]
     assert list(chunks(64, 64, 32)) == []
