@@ -61,18 +61,20 @@ class Core:
         self.kinds = self.paged + self.trailing
         self.cold_bytes: dict[int, tuple[bytes, int]] = {}  # cold slot -> packed bytes, version
         self.lossy_slots = 0  # slots of compressed KV that were made from lossy bytes, some of which may be gone
-        self.clear()
+        self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
+        self._begin()
 
     def clear(self) -> None:
         """Start with an empty index; what the pools hold is no longer found."""
-        if hasattr(self, "index"):
-            self.index.retire()
+        self.index.retire()
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty index, and evictors over it."""
         specs = [trail_of(self.profile, kind) for kind in self.trailing]
         self.index = Index(len(self.paged), specs)
         self.leaf_first = {kind: LeafFirst(n, self.pools[kind], self.index) for n, kind in enumerate(self.paged)}
         self.flat = {kind: Flat(n, self.pools[kind], self.index) for n, kind in enumerate(self.trailing)}
-        if not hasattr(self, "orphans"):
-            self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
 
     # ---- what the index says --------------------------------------------------------------------------------------
 

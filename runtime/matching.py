@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Claim, ObjectAnswer, Plan, Reason
-from .index import Spot
+from .index import Segment, Spot
 from .keys import Keys
 from .kinds import ALL_KINDS
 from .layers import (
@@ -96,26 +96,26 @@ class Matcher:
         cap = min(limits, default=0)
         if at_most is not None:
             cap = min(cap, at_most // granule)
-        layers.count(WHOLE_BLOCK, bool(cap))
-        if not cap:
-            shortest = min((request.length() for request in requests), default=0)
-            detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
-            return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
-        wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
-        layers.count(KERNEL_ABI, wrong is None)
-        if wrong is not None:
-            return _refused(Reason.LAYOUT, KERNEL_ABI, wrong)
-        skip = -(-draft // granule)
         with manager.lock:
+            layers.count(WHOLE_BLOCK, bool(cap))
+            if not cap:
+                shortest = min((request.length() for request in requests), default=0)
+                detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
+                return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
+            wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
+            layers.count(KERNEL_ABI, wrong is None)
+            if wrong is not None:
+                return _refused(Reason.LAYOUT, KERNEL_ABI, wrong)
+            skip = -(-draft // granule)
             found = [self._look(request, cap) for request in requests]
             now = self._joint(found, cap, skip)
+            layers.count(INTERSECTION, now == cap - skip)
+            layers.count(ALIGNMENT, self._misaligned is None)
+            if self._misaligned is not None:
+                return _refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
             claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
             exact = not self._lossy(found, now)
             objects = self._objects(found, cap, now)
-        layers.count(INTERSECTION, now == cap - skip)
-        layers.count(ALIGNMENT, self._misaligned is None)
-        if self._misaligned is not None:
-            return _refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
         plan = self._plan(requests[0], found[0], cap - skip, now) if len(requests) == 1 else None
         return self._answer(plan, cap, now, exact, objects, claims)
 
@@ -146,7 +146,7 @@ class Matcher:
         core, handles = self._manager.core, []
         for kind in core.kinds if now else ():
             slot = core.handle(kind, one.spot, now)
-            handles.append((kind, slot, int(core.pools[kind].generations(np.array([slot]))[0])))
+            handles.append((kind, slot, core.pools[kind].generation(slot)))
         digests, salt = request.chain()
         return Claim(digests, salt, tuple(handles))
 
@@ -163,6 +163,9 @@ class Matcher:
         """What each kind says by itself."""
         manager, core = self._manager, self._manager.core
         objects = self._absent()
+        if now == cap:  # then no kind holds less
+            full = ObjectAnswer("HIT", now * manager.profile.granule, "memory")
+            return objects | dict.fromkeys(core.kinds, full) | self._replayed(now)
         for kind in ALL_KINDS:
             if kind in core.paged:
                 live, ready = (min(lengths[kind] for lengths in side) for side in _sides(found))
@@ -172,9 +175,13 @@ class Matcher:
                 trail = core.trailing.index(kind)
                 sets = [_trailing(manager, trail, one.spot) for one in found]
                 objects[kind] = self._object(intersect(cap, sets), now, None, "memory")
-            elif kind in core.pools:
-                objects[kind] = ObjectAnswer("REPLAY" if now else "MISS", 0, None)
-        return objects
+        return objects | self._replayed(now)
+
+    def _replayed(self, now: int) -> dict[str, ObjectAnswer]:
+        """What the window says where the policy keeps none."""
+        core = self._manager.core
+        said = ObjectAnswer("REPLAY" if now else "MISS", 0, None)
+        return {kind: said for kind in core.pools if kind not in core.kinds}
 
     def _object(self, length: int, now: int, verdict: str | None, tier: str) -> ObjectAnswer:
         said = verdict or ("HIT" if now else "MISS")
@@ -193,7 +200,6 @@ class Matcher:
             return None
         manager, core = self._manager, self._manager.core
         digests, salt = request.chain()
-        missing: dict[str, npt.NDArray[np.bool_]] = {}
         best = most
         for kind in core.paged:
             have = one.live[kind]
@@ -212,10 +218,11 @@ class Matcher:
                 gaps = np.flatnonzero(~here)
                 here = here.copy()
                 here[gaps] = self._contains(digests, salt, kind, gaps + low)
-            missing[kind] = here
-            for boundary in range(now + 1, best + 1):
-                places = core.places(kind, boundary) - low
-                legal[boundary] &= bool(here[places].all())
+            boundaries = np.arange(now + 1, best + 1)
+            first = np.maximum(0, boundaries * spec.per - spec.need) if spec.blocks else boundaries
+            gaps_before = np.concatenate(([0], np.cumsum(~here)))
+            stop = boundaries * spec.per if spec.blocks else boundaries + 1
+            legal[now + 1 :] &= gaps_before[stop - low] == gaps_before[first - low]
         legal[: now + 1] = False
         if best <= now or not legal.any():
             return None
@@ -238,10 +245,15 @@ class Matcher:
         trail = self._manager.core.trailing.index(kind)
         spec = index.specs[trail]
         low, high = spec.first(now + 1), best * spec.per if spec.blocks else best + 1
-        at = [place for place in range(low, high) if index.granule(trail, place) < spot.at]
         here = np.zeros(max(0, high - low), np.bool_)
-        for place in at:
-            here[place - low] = index.find(trail, spot, place) is not None
+        segment: Segment | None = spot.segment
+        while segment is not None:
+            trailing = segment.trails[trail]
+            if trailing is not None:
+                places = np.array(trailing.everything()[0], np.int64)
+                known = places < (spot.at * spec.per if spec.blocks else spot.at + 1)
+                here[places[known & (places >= low) & (places < high)] - low] = True
+            segment = segment.parent
         return here
 
     def _contains(

@@ -39,6 +39,7 @@ class Pool:
         self.hot = len(arena.bytes)
         self.table = table(self.hot + cold)
         self.whole = self.table.whole
+        self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
 
@@ -81,7 +82,7 @@ class Pool:
         """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
         if not len(slots):
             return
-        usable = slots[self.table.fields("generation", slots) < self.table.LAYOUT.field("generation").high]
+        usable = slots[self.table.fields("generation", slots) < self._generation.high]
         hot = usable[usable < self.hot]
         self._free[0].push(hot)
         if len(hot) < len(usable):
@@ -107,6 +108,10 @@ class Pool:
     def generations(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Generation of each slot."""
         return self.table.fields("generation", slots)
+
+    def generation(self, slot: int) -> int:
+        """Generation of one slot, without the cost of a vectorised call."""
+        return int(self.table.words[slot]) >> self._generation.shift & self._generation.mask
 
     def in_state(self, slots: npt.NDArray[Any], *names: str) -> npt.NDArray[np.bool_]:
         """Which slots are in one of the named states."""

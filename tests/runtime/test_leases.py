@@ -57,7 +57,8 @@ def test_components_name_every_tensor_at_its_address() -> None:
             flat = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * arena.bytes.size).from_address(arena.base))
             for n, slot in enumerate(one.slots.tolist()):
                 at = one.base - arena.base + slot * one.stride
-                assert np.array_equal(flat[at : at + one.item_bytes], lease.view(one.kind, one.part, one.layer)[n].ravel())
+                there = lease.view(one.kind, one.part, one.layer)[n].ravel()
+                assert np.array_equal(flat[at : at + one.item_bytes], there)
         before = [(one.base, one.stride, one.item_bytes) for one in table]
     manager.evict("compressed_kv", 9)
     put(manager, keys, 0, 3)
