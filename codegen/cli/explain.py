@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 
 from ...spec.language.codes import CODES
 from ...spec.language.load import Spec
-from ...spec.language.model import Event, Machine, State
+from ...spec.language.model import Event, LeadsTo, Machine, Property, State
 from ...spec.language.problems import render_all
 from ...spec.targets import text
 from ..cases import effect_text, guard_text
@@ -65,7 +65,7 @@ def known_words(spec: Spec) -> set[str]:
     for machine in spec.machines:
         words |= {machine.name} | {state.name for state in machine.states}
         words |= {name for event in machine.events for name in (event.name, f"{machine.name}.{event.name}")}
-        claims = (*machine.properties, *machine.leads_to)
+        claims: list[Property | LeadsTo] = [*machine.properties, *machine.leads_to]
         words |= {name for claim in claims for name in (claim.name, claim.says) if name}
     return words
 
