@@ -21,6 +21,7 @@ from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
 from .policy import WindowPolicy
 from .pool import Pool, Slots
 from .profile import Profile
+from .table import OnEvent
 
 Buffers = Mapping[str, npt.NDArray[np.uint8]]
 
@@ -34,6 +35,7 @@ class Core:
         cold: slots for packed copies of compressed KV.
         policy: which windows the index keeps.
         buffers: memory for arenas, by kind; own memory where there is none.
+        on_event: told of each event on each pool.
 
     Raises:
         ValueError: ``slots`` names other kinds than the profile has.
@@ -41,7 +43,13 @@ class Core:
     """
 
     def __init__(
-        self, profile: Profile, slots: Mapping[str, int], cold: int, policy: WindowPolicy, buffers: Buffers
+        self,
+        profile: Profile,
+        slots: Mapping[str, int],
+        cold: int,
+        policy: WindowPolicy,
+        buffers: Buffers,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.profile, self.policy = profile, policy
         rules = rules_of(profile)
@@ -53,7 +61,7 @@ class Core:
             layout.check_pool(slots[kind], profile.offset_bits)
             arena = Arena(layout, slots[kind], buffer=buffers.get(kind))
             is_cold = cold if kind == "compressed_kv" else 0
-            self.pools[kind] = Pool(kind, KINDS[kind], arena, kind_rules, is_cold)
+            self.pools[kind] = Pool(kind, KINDS[kind], arena, kind_rules, is_cold, on_event)
         self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)
         self.trailing = tuple(
             kind for kind in rules if kind not in self.paged and (kind != "swa_window" or policy.keep != "none")

@@ -35,6 +35,7 @@ from .profile import Profile
 from .requests import RequestTable
 from .store_keys import object_ids
 from .stores.store import Item, ObjectId, Store, StoreError
+from .table import OnEvent
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
@@ -57,6 +58,7 @@ class Manager:
         copy_bytes: alignment of bases and strides that the copy instruction needs.
         io_bytes: the same for the I/O mode; 1 for buffered I/O.
         buffers: memory for the arenas, by kind.
+        on_event: told of each event on state words, under the lock: (machine, event, slots, codes).
 
     Raises:
         ValueError: ``slots`` names other kinds than the profile has.
@@ -79,12 +81,13 @@ class Manager:
         copy_bytes: int = 1,
         io_bytes: int = 1,
         buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.profile = profile
         self.backend = backend
         self.store = store
         self.window = window or WindowPolicy.full()
-        self.core = Core(profile, slots, cold, self.window, buffers or {})
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, on_event)
         self.layers = LayerCounts()
         self.epoch = 1
         self.store_failures = 0

@@ -16,7 +16,7 @@ from .answers import Reason
 from .arena import Arena
 from .errors import Refused
 from .kinds import Rules
-from .table import Table
+from .table import OnEvent, Table
 
 Slots = npt.NDArray[np.intp]
 
@@ -30,14 +30,23 @@ class Pool:
         arena: bytes of the ``hot`` slots.
         rules: arguments of the kind's events.
         cold: slots beside them for packed copies.
+        on_event: told of each event, see ``Table``.
     """
 
-    def __init__(self, kind: str, table: type[Table], arena: Arena, rules: Rules, cold: int = 0) -> None:
+    def __init__(
+        self,
+        kind: str,
+        table: type[Table],
+        arena: Arena,
+        rules: Rules,
+        cold: int = 0,
+        on_event: OnEvent | None = None,
+    ) -> None:
         self.kind = kind
         self.arena = arena
         self.rules = rules
         self.hot = len(arena.bytes)
-        self.table = table(self.hot + cold)
+        self.table = table(self.hot + cold, on_event)
         self.whole = self.table.whole
         self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}

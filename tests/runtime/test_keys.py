@@ -32,7 +32,7 @@ def test_a_change_of_a_token_changes_all_keys_from_there_on() -> None:
     assert [a == b for a, b in zip(keys().digests, other.digests, strict=True)] == [True, False, False]
 
 
-@pytest.mark.parametrize("cuts", itertools.combinations(range(13), 2))
+@pytest.mark.parametrize("cuts", list(itertools.combinations(range(13), 2)))
 def test_growing_gives_the_keys_of_the_whole(cuts: tuple[int, int]) -> None:
     grown = keys(tokens=BASE["tokens"][: cuts[0]])
     grown.extend(BASE["tokens"][cuts[0] : cuts[1]])

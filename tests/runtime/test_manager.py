@@ -183,3 +183,21 @@ def test_a_gap_before_a_fill_is_refused() -> None:
     assert gap.value.refusal is Reason.GAP
     manager.abandon(fill)
     audited(manager)
+
+
+def test_every_change_of_a_word_is_an_event() -> None:
+    """Words differ only where an event was reported, and no event was refused on the way."""
+    record: list[tuple[str, str, list[int], list[int]]] = []
+    manager = make(on_event=lambda machine, event, slots, codes: record.append(
+        (machine, event, slots.tolist(), codes.tolist())))  # fmt: skip
+    before = {kind: pool.table.words.copy() for kind, pool in manager.core.pools.items()}
+    keys = manager.keys(tokens(4 * A))
+    put(manager, keys, 0, 3)
+    with manager.acquire(manager.match(keys)):
+        manager.evict("swa_window", 1)
+    touched = {kind: {slot for machine, _, slots, _ in record if machine == kind for slot in slots} for kind in before}
+    for kind, words in before.items():
+        changed = set(np.flatnonzero(manager.core.pools[kind].table.words != words).tolist())
+        assert changed <= touched[kind]
+    assert {event for _, event, _, _ in record} >= {"take", "emit", "index", "seal", "pin", "unpin", "evict"}
+    assert not any(any(codes) for _, _, _, codes in record)
