@@ -5,7 +5,7 @@
 (compressors pool the padded positions too), and batch reordering (`batch_repeat_interleave` leaves compressor state at
 the old batch size). A `GuardedCache` raises `UnsafeUse` instead, with what to do.
 
-Cache methods are guarded here. Padding shows only in a model's arguments, so `guard_inputs` looks at those.
+Cache methods are guarded here. Padding shows only in a model's arguments, so an `InputGuard` looks at those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from ..errors import KvfsmError
 
-__all__ = ["GuardedCache", "UnsafeUse", "guard_inputs"]
+__all__ = ["GuardedCache", "InputGuard", "UnsafeUse"]
 
 
 class UnsafeUse(KvfsmError):
@@ -81,13 +81,21 @@ class GuardedCache(DynamicCache):  # type: ignore[misc]  # transformers is untyp
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
 
-def guard_inputs(model: Any) -> Any:
-    """Let a model refuse padding, batches and jumps of position wherever it is given a `GuardedCache`.
+class InputGuard:
+    """Lets a model refuse padding, batches and jumps of position wherever it is given a `GuardedCache`.
 
-    Returns:
-        The hook's handle; ``.remove()`` takes the guard off. Calls with other caches pass untouched.
+    Calls with other caches pass untouched. The decoder inside is guarded too, for callers that need no logits.
     """
-    return model.register_forward_pre_hook(_refuse_unsafe_inputs, with_kwargs=True)
+
+    def __init__(self, model: Any) -> None:
+        inner = getattr(model, "base_model", model)
+        guarded = [model] if inner is model else [model, inner]
+        self._handles = [part.register_forward_pre_hook(_refuse_unsafe_inputs, with_kwargs=True) for part in guarded]
+
+    def remove(self) -> None:
+        """Take the guard off."""
+        for handle in self._handles:
+            handle.remove()
 
 
 def _refuse_unsafe_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

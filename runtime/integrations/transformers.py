@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ..errors import KvfsmError
 from ..layout import Layout, Part
 from ..profile import Profile
-from .guard import GuardedCache, guard_inputs
+from .guard import GuardedCache, InputGuard
 from .places import CSA, HCA, INDEXED, PLACES, SLIDING, Place, dtype_of
 from .replay import replay_tokens, run_frozen
 
@@ -75,7 +75,7 @@ class TransformersAdapter:
         self.config = model.config.get_text_config(decoder=True)
         self.layer_types: tuple[str, ...] = tuple(self.config.layer_types)
         self.check(model)
-        self._guard = guard_inputs(model)
+        self._guard = InputGuard(model)
 
     @property
     def asks(self) -> dict[str, str]:

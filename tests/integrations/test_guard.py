@@ -11,7 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from kvfsm.runtime.integrations import tiny_models
-from kvfsm.runtime.integrations.guard import GuardedCache, UnsafeUse, guard_inputs
+from kvfsm.runtime.integrations.guard import GuardedCache, InputGuard, UnsafeUse
 
 from .conftest import Subject
 
@@ -64,6 +64,12 @@ def test_padding_is_refused(v4: Subject) -> None:
     v4.model(input_ids=ids, attention_mask=mask, cache=cache)
 
 
+def test_the_decoder_inside_refuses_padding_too(v4: Subject) -> None:
+    cache = v4.adapter.restore(v4.store.lease(64))
+    with pytest.raises(UnsafeUse, match="an attention mask with 70 zeros"):
+        v4.model.model(torch.tensor([list(v4.tokens[64:70])]), torch.zeros((1, 70)), cache=cache)
+
+
 def test_a_mask_that_cannot_be_checked_is_refused(v4: Subject) -> None:
     cache = v4.adapter.restore(v4.store.lease(64))
     mask = torch.zeros((1, 1, 6, 70))
@@ -107,7 +113,7 @@ def test_the_guard_can_be_taken_off() -> None:
     model, _ = tiny_models.build("tiny-gpt-oss")
     cache = GuardedCache(config=model.config)
     mask = torch.tensor([[0, 1, 1]])
-    handle = guard_inputs(model)
+    handle = InputGuard(model)
     with pytest.raises(UnsafeUse):
         model(input_ids=torch.tensor([[1, 2, 3]]), attention_mask=mask, cache=cache)
     handle.remove()
