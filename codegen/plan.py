@@ -12,9 +12,11 @@ from .emit_python import Home
 from .layout import header, source_of
 
 # Modules of this package with ``emit(spec) -> {path: text}``, in the order in which ``gen`` lists their files.
-EMITTERS = ("python", "models", "cuda", "dot", "mermaid", "markdown", "tests")
+EMITTERS = ("schema", "python", "models", "cuda", "dot", "mermaid", "markdown", "tests")
 # Those whose texts depend on the package that they are written into.
 AT_HOME = ("python", "tests")
+# Those whose files lie beside the spec, and so in no package.
+BESIDE_SPEC = ("schema",)
 
 Emit = Callable[..., dict[str, str]]
 
@@ -33,7 +35,8 @@ def plan_package(spec: Spec, package: str) -> dict[str, str]:
     """
     spec = placed(spec)
     home = Home(folder="runtime", base="kvfsm.runtime", tests="tests", package=f"{package}.runtime")
-    texts = {name: _emitter(name)(spec, home) if name in AT_HOME else _emitter(name)(spec) for name in EMITTERS}
+    names = [name for name in EMITTERS if name not in BESIDE_SPEC]
+    texts = {name: _emitter(name)(spec, home) if name in AT_HOME else _emitter(name)(spec) for name in names}
     moved = dict(_moved(path, text) for path, text in _planned(texts).items())
     moved["__init__.py"] = f'"""{header(f"{spec.root.name}/")}"""\n'
     return moved
