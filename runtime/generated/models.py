@@ -15,8 +15,8 @@ def deepseek_v32() -> Profile:
         name="deepseek_v32",
         title="DeepSeek-V3.2, FP8 cache",
         source=(
-            "transformers 5.24.0 configuration for shapes; FlashMLA's 656-byte rows and DeepGEMM's indexer pages as "
-            "vLLM 0.33.0 uses them"
+            "transformers 5.24.0 configuration for shapes; 656-byte rows and 132-byte indexer keys as vLLM 0.33.0 keeps"
+            " them, keys before scales in a page, not compared with a live cache"
         ),
         granule=64,
         identity="weights=deepseek-ai/DeepSeek-V3.2-Exp;positions=rope-yarn;dtype=fp8-ds-mla;scores=none",
@@ -295,7 +295,10 @@ def gemma3() -> Profile:
     return ProfilePlan(
         name="gemma3",
         title="Gemma 3 27B",
-        source="published configuration of gemma-3-27b; transformers 5.24.0 Gemma3TextConfig for the layer pattern",
+        source=(
+            "sizes as published for gemma-3-27b, written down without its configuration file at hand; layer pattern of "
+            "transformers 5.24.0 Gemma3TextConfig"
+        ),
         granule=16,
         identity="weights=google/gemma-3-27b-it;positions=rope-local-and-global;dtype=bfloat16;scores=none",
         window=1024,
@@ -382,7 +385,7 @@ def llama() -> Profile:
     return ProfilePlan(
         name="llama",
         title="Llama 3.1 8B, full attention only",
-        source="published configuration of Llama-3.1-8B",
+        source="sizes as published for Llama 3.1 8B (32 layers, 8 KV heads of 128)",
         granule=16,
         identity="weights=meta-llama/Llama-3.1-8B;positions=rope-llama3;dtype=bfloat16;scores=none",
         absent=("uncompressed_tail", "swa_window", "indexer_state"),
