@@ -192,7 +192,7 @@ class Core:
         """Leases or transfers on the chain up to granule ``at`` have ended: its end may be evicted."""
         segment = self.index.climb(segment, at)
         for leaves in self.leaf_first.values():
-            leaves.offer(segment)
+            leaves.offer_chain(segment)
 
     # ---- publication ----------------------------------------------------------------------------------------------
 
@@ -252,9 +252,7 @@ class Core:
         """Stamp newly kept slots and offer the chain's end to eviction."""
         for kind, slots in kept.items():
             self.pools[kind].stamp(slots, clock)
-        if spot.segment is not self.index.root:
-            for leaves in self.leaf_first.values():
-                leaves.offer(spot.segment)
+        self.offer(spot.segment, spot.at)
 
     def check_chain(self, spot: Spot, start: int, kinds: Sequence[str]) -> None:
         """Raise Refused (GAP) unless every paged kind among ``kinds`` is resident over [0, start)."""

@@ -57,6 +57,12 @@ class LeafFirst:
         if segment.live[kind] and not segment.live_kids[kind] and segment not in self._queued:
             self._push(order_key(self.pool, int(segment.slots[kind][segment.live[kind] - 1])), segment)
 
+    def offer_chain(self, segment: Segment) -> None:
+        """The same for the lowest segment at or above one that holds anything."""
+        while segment.parent is not None and not segment.live[self.kind]:
+            segment = segment.parent
+        self.offer(segment)
+
     def evict(self, count: int) -> int:
         """Evict up to ``count`` slots, ends of chains first; returns how many went."""
         kind, pool, done, seen = self.kind, self.pool, 0, 0
@@ -64,7 +70,10 @@ class LeafFirst:
             key, _, segment = heapq.heappop(self._heap)
             self._queued.discard(segment)
             live = segment.live[kind]
-            if segment.parent is None or not live or segment.live_kids[kind]:
+            if segment.parent is None or segment.live_kids[kind]:
+                continue
+            if not live:  # a split has moved its granules up
+                self.offer_chain(segment)
                 continue
             now = order_key(pool, int(segment.slots[kind][live - 1]))
             if now > key and seen < len(self._heap):

@@ -7,7 +7,7 @@ after an abort its slots stay quarantined until the transfer is known to have st
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from .answers import Plan, Reason
 from .errors import Refused
 from .generated import Refusal
 from .kinds import Given
+from .stores.store import ObjectId
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -96,6 +97,11 @@ class Ticket:
         self.loader.quiesce(self)
 
 
+LOAD_ATTEMPTS = 2
+"""Failed loads of one object after which it counts as missing, until it is stored here again or the epoch ends."""
+_REMEMBERED = 4096  # objects whose failures are remembered
+
+
 class Loader:
     """Runs the tickets of a manager."""
 
@@ -103,6 +109,23 @@ class Loader:
         self._manager = manager
         self._numbers = itertools.count(1)
         self.tickets: dict[int, Ticket] = {}
+        self._failures: dict[ObjectId, int] = {}
+
+    def usable(self, name: ObjectId) -> bool:
+        """Whether an object is worth another attempt."""
+        return self._failures.get(name, 0) < LOAD_ATTEMPTS
+
+    def forget_failures(self, names: Sequence[ObjectId] | None = None) -> None:
+        """Objects were stored anew; None: all. The caller holds the lock."""
+        if names is None:
+            self._failures.clear()
+        for name in names or ():
+            self._failures.pop(name, None)
+
+    @property
+    def failures(self) -> int:
+        """Objects whose last load failed."""
+        return len(self._failures)
 
     def load(self, plan: Plan, owner: str) -> None:
         """Run a plan's ticket to its end."""
@@ -141,7 +164,7 @@ class Loader:
                     given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
                 slots = manager.take(counts, "load_begin", given)
             except Refused:
-                self._unhold(held[0], held[1])
+                self._unhold(held[0], held[1], plan)
                 raise
             batches = [
                 _Batch(
@@ -218,7 +241,7 @@ class Loader:
                 pool = self._manager.core.pools[batch.kind]
                 pool.must("load_abort", batch.slots, "load", expected=batch.generations)
             ticket.state = "aborted"
-            self._unhold(ticket.held, ticket.held_generations)
+            self._unhold(ticket.held, ticket.held_generations, ticket.plan)
             ticket.held = ticket.held[:0]
 
     def quiesce(self, ticket: Ticket) -> None:
@@ -245,9 +268,16 @@ class Loader:
             for n, (slot, name) in enumerate(zip(batch.slots.tolist(), ids, strict=True)):
                 found = manager.store.get(name, arena[slot])
                 if found.verdict != 0:
+                    self._count_failure(name)
                     return False
                 batch.lossy[n] = bool(found.meta.get("lossy", False))
         return True
+
+    def _count_failure(self, name: ObjectId) -> None:
+        with self._manager.lock:
+            self._failures[name] = self._failures.pop(name, 0) + 1
+            if len(self._failures) > _REMEMBERED:
+                self._failures.pop(next(iter(self._failures)))
 
     def _publish(self, ticket: Ticket) -> None:
         """Everything has landed: make it readable, and give back what others published meanwhile."""
@@ -260,7 +290,7 @@ class Loader:
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy)
             pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
             if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
-                self._unhold(ticket.held, ticket.held_generations)
+                self._unhold(ticket.held, ticket.held_generations, ticket.plan)
                 ticket.held = ticket.held[:0]
             for low, high in _runs(batch, batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
@@ -317,10 +347,14 @@ class Loader:
         pool.must("hold", packed, "load", expected=generations)
         return packed, generations
 
-    def _unhold(self, slots: Slots, generations: Numbers) -> None:
+    def _unhold(self, slots: Slots, generations: Numbers, plan: Plan) -> None:
         if len(slots):
-            self._manager.core.pools["compressed_kv"].must("unhold", slots, "load", expected=generations)
-            self._manager.core.sweep("compressed_kv")
+            core = self._manager.core
+            core.pools["compressed_kv"].must("unhold", slots, "load", expected=generations)
+            core.sweep("compressed_kv")
+            for at in (plan.expand.stop, plan.boundary):
+                spot = core.index.locate(plan.claim.digests, at)
+                core.offer(spot.segment, spot.at)
 
     def _expansion(self, places: Numbers, packed: Slots) -> _Batch:
         core = self._manager.core
@@ -341,7 +375,7 @@ class Loader:
         self._end(ticket, state)
 
     def _end(self, ticket: Ticket, state: str) -> None:
-        self._unhold(ticket.held, ticket.held_generations)
+        self._unhold(ticket.held, ticket.held_generations, ticket.plan)
         ticket.held = ticket.held[:0]
         ticket.state = state
         del self.tickets[ticket.ticket_id]

@@ -100,7 +100,7 @@ class Manager:
         self._parked: list[tuple[Receipt, Callable[[], bool]]] = []
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
         self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
-        self._loader = Loader(self)
+        self.loader = Loader(self)
         self._packer = Packer(self)
         self.requests = RequestTable(self, rows)
 
@@ -206,13 +206,13 @@ class Manager:
         Raises:
             Refused: POOL_FULL, ADMISSION or EPOCH; nothing was taken.
         """
-        self._loader.load(plan, owner)
+        self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
         return self._matcher.match((request,), None, 0, None)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
-        return self._loader.begin(plan, owner)
+        return self.loader.begin(plan, owner)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
 
@@ -349,6 +349,7 @@ class Manager:
                 every = np.arange(len(pool))
                 self.core.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
             self.core.clear()
+            self.loader.forget_failures()
             if self.store is not None:
                 self.store.reset()
             return self.epoch
@@ -399,7 +400,7 @@ class Manager:
     @property
     def tickets(self) -> Mapping[int, Ticket]:
         """Open loads."""
-        return self._loader.tickets
+        return self.loader.tickets
 
     @property
     def parked(self) -> Sequence[Receipt]:
@@ -474,8 +475,7 @@ class Manager:
             pool.must("unpin", slots, "lease", expected=receipt.generations[kind])
             pool.stamp(slots, now)
             self.core.sweep(kind)
-        if receipt.segment.parent is not None:
-            self.core.offer(receipt.segment, receipt.boundary)
+        self.core.offer(receipt.segment, receipt.boundary)
 
     def _unpark(self) -> None:
         """Finish releases whose device reads have ended."""
@@ -553,8 +553,7 @@ class Manager:
         for kind, (slots, expected) in held.items():
             self.core.pools[kind].must("unhold", slots, "publish", expected=expected)
             self.core.sweep(kind)
-        if segment.parent is not None:
-            self.core.offer(segment, at)
+        self.core.offer(segment, at)
 
     def _put(
         self, fill: Fill, kept: Mapping[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]]
@@ -569,6 +568,8 @@ class Manager:
         assert self.store is not None
         try:
             self.store.put_many(items)
+            with self.lock:
+                self.loader.forget_failures([item.id for item in items])
         except StoreError:
             self.store_failures += 1
 
@@ -588,6 +589,7 @@ class Manager:
             core.retire(kind, severed)
             count += len(severed)
         index.prune_below(top)
+        core.offer(top, start)
         return count
 
     def _trailing_below(self, trail: int, top: Any, start: int) -> npt.NDArray[np.intp]:

@@ -262,7 +262,11 @@ class Matcher:
         manager = self._manager
         if manager.store is None or not len(places):
             return np.zeros(len(places), np.bool_)
-        return manager.store.contains(manager.object_of(digests, salt, kind, places))
+        names = manager.object_of(digests, salt, kind, places)
+        stored = manager.store.contains(names)
+        if manager.loader.failures:
+            stored = stored & np.fromiter((manager.loader.usable(name) for name in names), np.bool_, len(names))
+        return stored
 
     def _answer(
         self,

@@ -61,7 +61,9 @@ class Packer:
             with manager.lock:
                 pool.must("compress_done", source, "pack", expected=before, ok=False)
                 pool.release("abandon", copies, expected=made)
-                core.advance(core.index.locate(digests, high))
+                spot = core.index.locate(digests, high)
+                core.advance(spot)
+                core.offer(spot.segment, spot.at)
             raise
         with manager.lock:
             versions = pool.table.fields("version", source)

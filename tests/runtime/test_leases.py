@@ -274,6 +274,33 @@ def test_eviction_goes_by_age_and_from_the_ends() -> None:
     audited(manager)
 
 
+def test_what_a_split_moved_up_is_still_evicted() -> None:
+    manager = make()
+    one = keys_of(manager, 10, 1)
+    two = manager.keys(np.concatenate((np.random.default_rng(1).integers(0, 256, 6 * A), np.zeros(3 * A, int))))
+    put(manager, one, 0, 4)
+    put(manager, one, 4, 10, kinds=("compressed_kv",))
+    put(manager, two, 6, 8, kinds=("compressed_kv",))  # splits behind the indexer's last granule
+    assert manager.evict("indexer_state", 9) == 4
+    assert manager.evict("compressed_kv", 99) == 12
+    audited(manager)
+
+
+def test_what_is_left_of_an_expired_chain_is_still_evicted() -> None:
+    manager = make()
+    one, two = keys_of(manager, 6, 1), keys_of(manager, 6, 2)
+    put(manager, one, 0, 3)
+    head = np.random.default_rng(1).integers(0, 256, 3 * A)
+    put(manager, manager.keys(np.concatenate((head, np.ones(A, int)))), 3, 4)
+    put(manager, two, 0, 3)
+    lease = manager.acquire(manager.match(one, 3 * A + 1))
+    assert manager.evict("compressed_kv", 4) == 4  # all but the leased chain, whose entry in the queue is now gone
+    manager.release(lease)
+    manager.expire(one, 2)
+    assert manager.evict("compressed_kv", 9) == 2
+    audited(manager)
+
+
 def test_metadata_is_counted() -> None:
     manager = make(slots=1024)
     keys = keys_of(manager, 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import Found, Item, Namespace, ObjectId, Verdict
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -145,6 +147,54 @@ def test_one_broken_object_fails_the_load_whole(kind: str) -> None:
         audited(manager)
     assert (answer.kind, answer.length) == (AnswerKind.MISS, 0)
     assert all(pool.free == 32 for pool in manager.core.pools.values())
+
+
+def test_attempts_are_bounded_until_the_object_is_stored_anew() -> None:
+    class Liar(MemoryStore):
+        """Says that it has what it can't give."""
+
+        gets = 0
+
+        def get(self, id: ObjectId, into: Any) -> Found:
+            self.gets += 1
+            return Found(Verdict.MISS) if id.kind in self.broken else super().get(id, into)
+
+    store = Liar()
+    store.objects, store.broken = stored(1).objects, {"compressed_kv"}
+    manager = make(store, writes="write_through")
+    keys = prompt_keys(manager, 1)
+    answer, loads = manager.match(keys), 0
+    while answer.plan is not None:
+        answer, loads = manager.load(answer.plan), loads + 1
+    assert (answer.kind, loads, store.gets) == (AnswerKind.MISS, 2, 2)
+    put(manager, keys, 0, 1)
+    store.broken = set()
+    for kind in PROFILE.kinds:
+        manager.evict(kind, 9)
+    again = manager.match(keys)
+    assert again.plan is not None and manager.load(again.plan).now == A
+    audited(manager)
+
+
+def test_a_prefix_comes_back_from_the_local_store(tmp_path: Path) -> None:
+    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
+    namespace = Namespace(PROFILE.identity, layouts, f"scores={PROFILE.scores}")
+    store = LocalStore(tmp_path, namespace)
+    writer = make(store)  # type: ignore[arg-type]
+    put(writer, prompt_keys(writer, 3), 0, 3)
+    assert writer.store_failures == 0
+    store.close()
+    store = LocalStore(tmp_path, namespace)
+    manager = make(store)  # type: ignore[arg-type]
+    answer = manager.match(prompt_keys(manager, 3))
+    assert answer.plan is not None
+    with manager.acquire(manager.load(answer.plan)) as lease:
+        assert lease.length == 3 * A
+        check_bytes(lease)
+    audited(manager)
+    manager.reset()
+    assert manager.match(prompt_keys(manager, 3)).kind is AnswerKind.MISS
+    store.close()
 
 
 def test_a_load_into_a_full_pool_is_refused_whole() -> None:

@@ -150,9 +150,11 @@ def other_turn(manager: Manager, chance: random.Random) -> None:
         manager.reset()
     else:
         row = manager.requests.admit(chance.randint(1, 2 * A))
-        for _ in range(chance.randint(0, A)):
-            manager.requests.step([row])
-        manager.requests.finish(row)
+        try:
+            for _ in range(chance.randint(0, A)):
+                manager.requests.step([row])
+        finally:
+            manager.requests.finish(row)
 
 
 def run(manager: Manager, seed: int, turns: int, threads: int) -> tuple[list[str], list[BaseException]]:
