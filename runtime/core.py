@@ -231,7 +231,9 @@ class Core:
             old = self.index.slots(n, spot, low, live)
             replaced = old[fresh[: live - low]]
             merged[: live - low] = np.where(fresh[: live - low], merged[: live - low], old)
-        self.index.put(n, spot, low, merged, high if low <= ready else ready)
+        # KV that is held already may be packed, or be on its way there: its states say how far the chain can be read.
+        readable = high if low <= ready and kind != "compressed_kv" else ready
+        self.index.put(n, spot, low, merged, readable)
         self.retire(kind, replaced)
         self.advance(spot)
 

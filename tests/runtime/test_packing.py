@@ -11,6 +11,7 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.layout import Layout
 from kvfsm.runtime.manager import Manager
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
@@ -143,6 +144,28 @@ def test_packed_copies_are_evicted_before_what_is_younger() -> None:
     manager.pack(keys)
     assert manager.evict("compressed_kv", 9) == 3
     assert manager.core.cold_bytes == {}
+    audited(manager)
+
+
+def test_what_is_being_packed_is_not_readable_when_others_publish_behind_it() -> None:
+    manager = make()
+    keys = manager.keys(prompt(1, 4))
+    put(manager, keys, 0, 2)
+    seen: list[int] = []
+
+    class Slow(NumpyBackend):
+        def pack(self, layout: Layout, data: np.ndarray, lossy: bool = False) -> list[bytes]:
+            fill = manager.reserve(keys, 0, 3)  # another thread's publication while the bytes are packed
+            write(fill)
+            manager.publish(fill)
+            seen.append(manager.match(keys).now)
+            return super().pack(layout, data, lossy)
+
+    manager.backend = Slow()
+    assert manager.pack(keys) == 2
+    assert seen == [0]
+    assert manager.match(keys).now == 0
+    assert manager.expand(keys).now == 3 * A
     audited(manager)
 
 
