@@ -11,6 +11,7 @@ comes, so that the cost of the sort is shared by many evictions.
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -133,10 +134,15 @@ class Flat:
         self.segments[slots], self.places[slots] = segment, places
 
     def drop_all(self, slots: Slots) -> None:
-        """Take slots out of the index."""
-        for slot in slots.tolist():
-            if (segment := self.segments[slot]) is not None:
-                self.index.drop(self.trail, segment, int(self.places[slot]))
+        """Take slots out of the index, a run of neighbouring places at a time."""
+        held = slots[np.not_equal(self.segments[slots], None)]
+        segments, places = self.segments[held], self.places[held]
+        names = np.fromiter(map(id, segments), np.int64, len(held))
+        order = np.lexsort((places, names))
+        names, places = names[order], places[order]
+        ends = np.flatnonzero((np.diff(names) != 0) | (np.diff(places) != 1)) + 1
+        for start, stop in pairwise([0, *ends.tolist(), len(held)] if len(held) else []):
+            self.index.drop(self.trail, segments[order[start]], int(places[start]), int(places[stop - 1]) + 1)
         self.segments[slots] = None
 
     def evict(self, count: int) -> int:

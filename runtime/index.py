@@ -292,17 +292,21 @@ class Index:
             self._epoch[self.paged + kind] += 1
         segment.ready[kind] = ready
 
-    def drop(self, trail: int, segment: Segment, place: int) -> int:
-        """Drop one place of a trailing kind that is resident at or above ``segment``; returns its slot."""
-        segment = self.climb(segment, self.granule(trail, place) + 1)
-        held = segment.trails[trail]
-        if held is None:
-            raise KeyError(f"nothing of trail {trail} is resident at {place}")
-        slot = held.drop(place)
-        if not held:
-            segment.trails[trail] = None
-        self.prune(segment)
-        return slot
+    def drop(self, trail: int, segment: Segment, low: int, high: int) -> Slots:
+        """Drop places [low, high) of a trailing kind, all resident at or above ``segment``; returns their slots."""
+        parts = []
+        while high > low:
+            segment = self.climb(segment, self.granule(trail, high - 1) + 1)
+            held = segment.trails[trail]
+            if held is None:
+                raise KeyError(f"nothing of trail {trail} is resident at {high - 1}")
+            first = segment.base * held.spec.per if held.spec.blocks else segment.base + 1
+            parts.append(held.drop(max(low, first), high))
+            if not held:
+                segment.trails[trail] = None
+            self.prune(segment)
+            high = max(low, first)
+        return np.concatenate(parts[::-1]) if parts else _NOTHING
 
     def prune(self, segment: Segment) -> None:
         """Take granules that hold nothing off the end of a chain, and segments that are left empty out of the tree."""

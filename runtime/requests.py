@@ -77,7 +77,9 @@ class RequestTable:
         self._blocks = np.zeros(rows, np.int64)  # granules in the table, the one being filled included
         self._shared = np.zeros(rows, np.int64)
         self._prefilled = np.zeros(rows, np.int64)  # tokens whose entries came in one batch a block
-        self._tables = {kind: np.full((rows, 64), GUARD, np.int32) for kind in self._kinds}
+        # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
+        # no step ever stops to copy a table. What lies past a row's blocks means nothing.
+        self._tables = {kind: np.zeros((rows, len(manager.core.pools[kind])), np.int32) for kind in self._kinds}
         self._tail = np.full(rows, GUARD, np.int32)
         self._in_tail = np.zeros(rows, np.int64)  # tokens that the tail's word accounts for
         width = 0 if self._window is None else self._window.width
@@ -114,7 +116,6 @@ class RequestTable:
             if self._window is not None:
                 counts["swa_window"] = self._window.slots_at(tokens)
             slots = manager.take(counts, "take")
-            self._fit(blocks + 1)
             self.active[row], self.owners[row] = True, owner
             self.tokens[row], self._blocks[row], self._shared[row] = tokens, blocks, reused
             self._prefilled[row] = tokens
@@ -196,7 +197,6 @@ class RequestTable:
                     pool.must("unpin", held, "requests", expected=pool.generations(held))
                     pool.stamp(held, now)
                     manager.core.sweep(kind)
-                table[:blocks] = GUARD
             if self._has_tail:
                 self._abandon("uncompressed_tail", self._tail[row : row + 1])
                 self._tail[row] = GUARD
@@ -205,15 +205,23 @@ class RequestTable:
                 self._abandon("swa_window", ring[ring != GUARD])
                 self._ring[row], self._ring_block[row] = GUARD, GUARD
             self.active[row] = False
+            self._blocks[row] = self._shared[row] = 0
             if (end := self._ends[row]) is not None:
                 manager.core.offer(*end)
             self._ends[row] = None
 
     # ---- what kernels and tests ask -------------------------------------------------------------------------------
 
-    def table(self, kind: str, rows: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        """Slots of a paged kind by granule, int32 [rows, width]; the guard where there is none."""
-        return self._tables[kind][np.asarray(rows, np.intp)].copy()
+    def table(self, kind: str, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
+        """Slots of a paged kind by granule, int32 [rows, width]; the guard where there is none.
+
+        ``width`` is that of the longest of these rows by default.
+        """
+        index = np.asarray(rows, np.intp)
+        blocks = self._blocks[index]
+        at = np.arange(int(blocks.max(initial=0)) if width is None else width)
+        held = self._tables[kind][index[:, None], np.minimum(at, self._tables[kind].shape[1] - 1)]
+        return np.where(at < blocks[:, None], held, np.int32(GUARD))
 
     @property
     def window_width(self) -> int:
@@ -275,10 +283,9 @@ class RequestTable:
     def slots(self, kind: str) -> npt.NDArray[np.intp]:
         """Slots of a kind that live requests own."""
         if kind in self._tables:
-            table, at = self._tables[kind], np.arange(self._tables[kind].shape[1])
-            owned = (at >= self._shared[:, None]) & (at < self._blocks[:, None]) & self.active[:, None]
-            owned_slots: npt.NDArray[np.intp] = table[owned].astype(np.intp)
-            return owned_slots
+            rows = np.flatnonzero(self.active).tolist()
+            owned = [self._tables[kind][row, self._shared[row] : self._blocks[row]] for row in rows]
+            return np.concatenate(owned).astype(np.intp) if owned else np.empty(0, np.intp)
         held = (self._tail if kind == "uncompressed_tail" else self._ring).reshape(-1)
         boundary_slots: npt.NDArray[np.intp] = held[held != GUARD].astype(np.intp)
         return boundary_slots
@@ -371,7 +378,6 @@ class RequestTable:
             return
         slots = manager.take(counts, "take")
         if len(fresh):
-            self._fit(int(self._blocks[fresh].max()) + 1)
             for kind in self._kinds:
                 self._tables[kind][fresh, self._blocks[fresh]] = slots[kind]
             self._blocks[fresh] += 1
@@ -455,7 +461,6 @@ class RequestTable:
         keep, blocks = -(-to // granule), int(self._blocks[row])
         for kind in self._kinds:
             self._abandon(kind, self._tables[kind][row, keep:blocks])
-            self._tables[kind][row, keep:blocks] = GUARD
         self._blocks[row] = keep
         if keep > self._shared[row]:
             version = self._version_at(row, keep - 1, to)
@@ -608,14 +613,6 @@ class RequestTable:
         if len(slots):
             pool, held = self._manager.core.pools[kind], slots.astype(np.intp)
             pool.release("abandon", held, expected=pool.generations(held))
-
-    def _fit(self, columns: int) -> None:
-        """Widen the granule tables."""
-        for kind, table in self._tables.items():
-            if columns > table.shape[1]:
-                wider = np.full((len(table), max(columns, 2 * table.shape[1])), GUARD, np.int32)
-                wider[:, : table.shape[1]] = table
-                self._tables[kind] = wider
 
     def _check(self, row: int) -> None:
         if not 0 <= row < len(self.active) or not self.active[row]:

@@ -82,11 +82,12 @@ class Marks:
         i, j = bisect_left(self.places, low), bisect_left(self.places, high)
         return np.array(self.slots[i:j], np.int32)
 
-    def drop(self, place: int) -> int:
-        """Make a place not resident; returns its slot."""
-        i = bisect_left(self.places, place)
-        del self.places[i]
-        return self.slots.pop(i)
+    def drop(self, low: int, high: int) -> Slots:
+        """Make places [low, high) not resident; returns the slots of those that were."""
+        i, j = bisect_left(self.places, low), bisect_left(self.places, high)
+        slots = np.array(self.slots[i:j], np.int32)
+        del self.places[i:j], self.slots[i:j]
+        return slots
 
     def everything(self) -> tuple[list[int], Slots]:
         """All resident places and their slots, in order."""
@@ -175,19 +176,19 @@ class Runs:
         origin = self.base * self.spec.per
         return self._slots[low - origin : high - origin].copy()
 
-    def drop(self, place: int) -> int:
-        """Make a place not resident; returns its slot."""
-        i = place - self.base * self.spec.per
-        slot = int(self._slots[i])
-        self._slots[i] = NO_SLOT
-        n = bisect_right(self.low, place) - 1
+    def drop(self, low: int, high: int) -> Slots:
+        """Make places [low, high), all of which are resident, not resident; returns their slots."""
+        slots = self.between(low, high)
+        origin = self.base * self.spec.per
+        self._slots[low - origin : high - origin] = NO_SLOT
+        n = bisect_right(self.low, low) - 1
         start, stop = self.low[n], self.high[n]
         self._remove(n)
-        if place + 1 < stop:
-            self._insert(place + 1, stop)
-        if start < place:
-            self._insert(start, place)
-        return slot
+        if high < stop:
+            self._insert(high, stop)
+        if start < low:
+            self._insert(start, low)
+        return slots
 
     def everything(self) -> tuple[list[int], Slots]:
         """All resident places and their slots, in order."""

@@ -140,7 +140,11 @@ class Pair:
         if held:
             key = self.random.choice(held)
             assert self.index.find(trail, spot, key[1]) == self.oracle.trail[trail][key]
-            assert self.index.drop(trail, spot.segment, key[1]) == self.oracle.trail[trail].pop(key)
+            run = [key]  # with neighbours that are resident too, which may lie in other segments
+            while (after := [other for other in held if other[1] == run[-1][1] + 1]) and len(run) < 6:
+                run.append(after[0])
+            dropped = self.index.drop(trail, spot.segment, run[0][1], run[-1][1] + 1)
+            assert dropped.tolist() == [self.oracle.trail[trail].pop(other) for other in run]
 
     def sever(self) -> None:
         kind = self.random.randrange(PAGED)
@@ -197,7 +201,7 @@ def test_everything_that_goes_leaves_nothing_behind() -> None:
         for segment in [*pair.index.below(pair.index.root)]:
             held = segment.trails[trail]
             for place in held.everything()[0] if held is not None else []:
-                pair.index.drop(trail, segment, place)
+                pair.index.drop(trail, segment, place, place + 1)
     assert (pair.index.segment_count, pair.index._at, pair.index.audit()) == (0, {}, [])
 
 
