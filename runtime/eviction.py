@@ -135,7 +135,7 @@ class Flat:
 
     def drop_all(self, slots: Slots) -> None:
         """Take slots out of the index, a run of neighbouring places at a time."""
-        held = slots[np.not_equal(self.segments[slots], None)]
+        held = slots[self.segments[slots].astype(np.bool_)]
         segments, places = self.segments[held], self.places[held]
         names = np.fromiter(map(id, segments), np.int64, len(held))
         order = np.lexsort((places, names))
