@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ..spec.language.expressions import Expr, Remote
 from ..spec.language.model import Event
-from ..spec.language.protocol import Fire, Program, Protocol, Step, parts_of
+from ..spec.language.protocol import Fire, Program, Protocol, Step
+from ..spec.language.trees import walked
 from ..spec.targets.text import render
 
 
@@ -131,7 +132,7 @@ def _looked_at(protocol: Protocol, step: Step) -> list[str]:
     read: list[Expr] = [item.value for item in step.do]
     if step.when is not None:
         read.append(step.when)
-    owners = {part.owner for expr in read for part in parts_of(expr) if isinstance(part, Remote)}
+    owners = {part.owner for expr in read for part in walked(expr) if isinstance(part, Remote)}
     return [instance.name for instance in protocol.instances if instance.name in owners]
 
 

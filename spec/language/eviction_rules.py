@@ -8,7 +8,8 @@ from .expressions import BOOL, INT, Expr, Not
 from .model import Machine
 from .problems import Problems
 from .scopes import STATE
-from .solver import names_in, satisfy
+from .solver import satisfy
+from .trees import names_in
 
 
 def candidates_are_evictable(machine: Machine, problems: Problems) -> None:
@@ -96,7 +97,7 @@ def order_is_sensible(machine: Machine, problems: Problems) -> None:
             if found not in (INT, BOOL):
                 fix = "compare it with a value, such as state == expired"
             problems.add("E313", order.at, f"key {number} of the eviction order cannot have '{order.first}' first", fix)
-        elif not any(True for _ in names_in(order.by)) or (found == BOOL and _constant(machine, order.by)):
+        elif not any(names_in(order.by)) or (found == BOOL and _constant(machine, order.by)):
             text = f"key {number} of the eviction order is the same for all candidates"
             problems.add("E313", order.at, text, "remove it")
 

@@ -9,19 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .expressions import (
-    Arithmetic,
-    Bound,
-    Choice,
-    Compare,
-    Expr,
-    Extreme,
-    Logic,
-    Member,
-    Name,
-    Not,
-)
+from .expressions import Bound, Expr, Name
 from .model import Argument, Case, Event, Eviction, Field, Machine
+from .trees import rewritten
 
 
 def narrowed(machine: Machine, widths: Mapping[str, int]) -> Machine:
@@ -99,22 +89,13 @@ class _Cut:
 
     def expr(self, expr: Expr) -> Expr:
         """The expression with the greatest values of narrowed names."""
-        match expr:
-            case Name(name=name):
-                return replace(expr, high=self.highs.get(name, expr.high))
-            case Bound(field=field):
-                return replace(expr, value=self.highs.get(field, expr.value))
-            case Not(operand=operand):
-                return replace(expr, operand=self.expr(operand))
-            case Logic(operands=operands) | Extreme(operands=operands):
-                return replace(expr, operands=tuple(map(self.expr, operands)))
-            case Compare(left=left, right=right) | Arithmetic(left=left, right=right):
-                return replace(expr, left=self.expr(left), right=self.expr(right))
-            case Member(item=item, options=options):
-                return replace(expr, item=self.expr(item), options=tuple(map(self.expr, options)))
-            case Choice(condition=condition, then=then, otherwise=otherwise):
-                return replace(
-                    expr, condition=self.expr(condition), then=self.expr(then), otherwise=self.expr(otherwise)
-                )
-            case _:
-                return expr
+
+        def rule(part: Expr) -> Expr:
+            match part:
+                case Name(name=name):
+                    return replace(part, high=self.highs.get(name, part.high))
+                case Bound(field=field):
+                    return replace(part, value=self.highs.get(field, part.value))
+            return part
+
+        return rewritten(expr, rule)

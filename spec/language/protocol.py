@@ -20,23 +20,12 @@ actor may be read if it has one copy only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .expressions import (
-    Arithmetic,
-    Choice,
-    Compare,
-    Expr,
-    Extreme,
-    Logic,
-    Member,
-    Name,
-    Not,
-    Remote,
-)
+from .expressions import Expr, Name, Remote
 from .model import Assignment, Event, LeadsTo, Machine, Property
 from .problems import Place
+from .trees import walked
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,31 +158,9 @@ def range_of(expr: Expr, actors: frozenset[str]) -> Range:
     """The actors and unbound indexes that an expression names, in the order of first mention."""
     found_actors: dict[str, None] = {}
     found_indexes: dict[str, int] = {}
-    for part in parts_of(expr):
+    for part in walked(expr):
         if isinstance(part, Remote) and part.owner in actors:
             found_actors[part.owner] = None
         if isinstance(part, Name) and part.kind == "index":
             found_indexes[part.name] = min(part.high, found_indexes.get(part.name, part.high))
     return Range(tuple(found_actors), tuple(found_indexes.items()))
-
-
-def parts_of(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything in it, outermost first."""
-    yield expr
-    match expr:
-        case Not(operand=operand):
-            inner: tuple[Expr, ...] = (operand,)
-        case Logic(operands=operands) | Extreme(operands=operands):
-            inner = operands
-        case Compare(left=left, right=right) | Arithmetic(left=left, right=right):
-            inner = (left, right)
-        case Member(item=item, options=options):
-            inner = (item, *options)
-        case Choice(condition=condition, then=then, otherwise=otherwise):
-            inner = (condition, then, otherwise)
-        case Remote(index=index) if index is not None:
-            inner = (index,)
-        case _:
-            inner = ()
-    for part in inner:
-        yield from parts_of(part)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .cases import expression_of
-from .expressions import BOOL, INT, Expr
+from .expressions import BOOL, INT, Expr, Remote
 from .faults import FAULT_KEYS, machine_fault
 from .model import Argument, Assignment, Event, LeadsTo, Machine, Property, Vocabulary
 from .narrowing import may_narrow, narrowed, with_event
@@ -27,11 +27,11 @@ from .protocol import (
     ProtocolMutant,
     SizeBound,
     Step,
-    parts_of,
 )
 from .ranges import provable_range
 from .scopes import symbol_of
 from .source import Entry, Node, Scalar, entries_of, items_of, keys_of, number_of, one_or_more, read_yaml, text_of
+from .trees import walked
 
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _SLOT = re.compile(r"([a-z][a-z0-9_]*)\[([a-z0-9_]+)\]")
@@ -543,7 +543,7 @@ class _Reader:
         return tuple(found.values())
 
     def _says_something(self, that: Expr, at: Place, what: str) -> None:
-        if all(not hasattr(part, "owner") for part in parts_of(that)):
+        if not any(isinstance(part, Remote) for part in walked(that)):
             self.problems.add("E418", at, f"{what} reads no slot and no actor", "name an instance[i] or an actor")
 
     def _leads_to(self, node: Node | None, scope: Scope, programs: Sequence[Program]) -> tuple[LeadsTo, ...]:

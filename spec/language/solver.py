@@ -2,9 +2,7 @@
 
 Four ways, tried in this order:
 
-- ``LINEAR``: comparisons of sums, as guards nearly always are. Alternatives are searched depth first, and each
-  conjunction of inequalities is decided by Fourier-Motzkin elimination, which is exact over whole numbers as long as
-  one side of every eliminated pair has the factor 1 (Pugh, "The Omega Test", 1991).
+- ``LINEAR``: comparisons of sums, as guards nearly always are; ``linear.py``.
 - ``ENUMERATED``: every combination of the names that the conditions mention, when there are at most 2 ** 16.
 - ``Z3``: where it is installed.
 - ``CORNERS``: least and greatest values and the neighbours of constants. An example is an example, but finding none
@@ -14,7 +12,7 @@ Four ways, tried in this order:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -22,7 +20,6 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-from .bounds import interval, type_of
 from .expressions import (
     BOOL,
     Arithmetic,
@@ -41,10 +38,10 @@ from .expressions import (
     Value,
 )
 from .interpreter import evaluate
+from .linear import NotLinearError, example_of
+from .trees import names_in, walked
 
 _ENUMERATED_MAX = 1 << 16
-_BRANCHES_MAX = 20_000
-_CONSTRAINTS_MAX = 400
 
 
 class Way(Enum):
@@ -96,12 +93,12 @@ def satisfy(
 
     """
     given = dict(fixed or {})
-    highs = {name: top for condition in conditions for name, top in names_in(condition) if name not in given}
-    ways = {Way.LINEAR: _linear, Way.ENUMERATED: _enumerated, Way.Z3: _z3, Way.CORNERS: _corners}
+    highs = {name.name: name.high for condition in conditions for name in names_in(condition) if name.name not in given}
+    ways = {Way.LINEAR: example_of, Way.ENUMERATED: _enumerated, Way.Z3: _z3, Way.CORNERS: _corners}
     for attempt in ways if way is None else (way,):
         try:
             example = ways[attempt](conditions, given, highs, high)
-        except _WrongWayError as reason:
+        except (NotLinearError, _WrongWayError) as reason:
             if way is not None:
                 raise ValueError(f"not decided by way of {way.value}: {reason}") from None
             continue
@@ -109,349 +106,8 @@ def satisfy(
     raise AssertionError("corners always answer")
 
 
-def names_in(expr: Expr) -> Iterator[tuple[str, int]]:
-    """Every name in an expression with its greatest value; a name that stands twice comes twice."""
-    match expr:
-        case Name(name=name, high=high):
-            yield name, high
-        case Number() | Truth() | Value() | Bound():
-            return
-        case _:
-            for part in parts_of(expr):
-                yield from names_in(part)
-
-
-def parts_of(expr: Expr) -> tuple[Expr, ...]:
-    """The expressions that an expression is made of."""
-    match expr:
-        case Not(operand=operand):
-            return (operand,)
-        case Logic(operands=operands) | Extreme(operands=operands):
-            return operands
-        case Compare(left=left, right=right) | Arithmetic(left=left, right=right):
-            return left, right
-        case Member(item=item, options=options):
-            return item, *options
-        case Choice(condition=condition, then=then, otherwise=otherwise):
-            return condition, then, otherwise
-        case Remote(index=index):
-            return (index,) if index is not None else ()
-        case Number() | Truth() | Value() | Bound() | Name():
-            return ()
-
-
 class _WrongWayError(Exception):
     """These conditions are not of the kind that this way decides."""
-
-
-# Linear.
-
-_ONE = ""  # the name of the constant term
-
-
-@dataclass(frozen=True, slots=True)
-class _AtLeast:
-    """``sum of factor * name >= 0``; the name ``""`` stands for 1."""
-
-    terms: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _All:
-    parts: tuple[_Formula, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Any:
-    parts: tuple[_Formula, ...]
-
-
-_Formula = _AtLeast | _All | _Any
-_Sum = dict[str, int]
-
-
-def _linear(
-    conditions: Sequence[Expr], given: Mapping[str, int], highs: Mapping[str, int], high: bool
-) -> dict[str, int] | None:
-    translation = _Translation(given)
-    goals = [translation.formula(condition, True) for condition in conditions]
-    bounds = {name: (0, top) for name, top in (*translation.fresh.items(), *highs.items())}
-    for count, (conjunction, ranges) in enumerate(_conjunctions(goals, (), bounds)):
-        if count > _BRANCHES_MAX:
-            raise _WrongWayError("too many alternatives")
-        joined = {name for limit in conjunction for name, _ in limit.terms if name != _ONE}
-        lows = [_at_least({name: 1, _ONE: -ranges[name][0]}) for name in joined]
-        tops = [_at_least({name: -1, _ONE: ranges[name][1]}) for name in joined]
-        example = _eliminate({*conjunction, *lows, *tops}, high) if joined else {}
-        if example is not None:
-            return {name: example.get(name, ranges[name][high]) for name in highs}
-    return None
-
-
-class _Translation:
-    """Conditions -> formulas of inequalities. ``fresh`` are quotients that were named on the way, with their bounds."""
-
-    def __init__(self, given: Mapping[str, int]) -> None:
-        self.given = given
-        self.fresh: dict[str, int] = {}
-
-    def formula(self, expr: Expr, wanted: bool) -> _Formula:
-        """What must hold for ``expr`` to be ``wanted``."""
-        match expr:
-            case Truth(value=truth):
-                return _All(()) if truth == wanted else _Any(())
-            case Name():
-                amount = self._name(expr)
-                return _at_least(_minus(amount, {_ONE: 1})) if wanted else _at_least(_minus({}, amount))
-            case Not(operand=operand):
-                return self.formula(operand, not wanted)
-            case Logic(op="implies", operands=(premise, conclusion)):
-                two = (self.formula(premise, not wanted), self.formula(conclusion, wanted))
-                return _Any(two) if wanted else _All(two)
-            case Logic(op=op, operands=operands):
-                parts = tuple(self.formula(operand, wanted) for operand in operands)
-                return _All(parts) if (op == "and") == wanted else _Any(parts)
-            case Compare(op=op, left=left, right=right):
-                return self._compare(op if wanted else _OPPOSITE[op], left, right)
-            case Member(item=item, options=options, negated=negated):
-                same = wanted != negated
-                parts = tuple(self._compare("==" if same else "!=", item, option) for option in options)
-                return _Any(parts) if same else _All(parts)
-            case Choice(condition=condition, then=then, otherwise=otherwise):
-                yes = _All((self.formula(condition, True), self.formula(then, wanted)))
-                no = _All((self.formula(condition, False), self.formula(otherwise, wanted)))
-                return _Any((yes, no))
-            case _:
-                raise _WrongWayError("not a condition")
-
-    def _compare(self, op: str, left: Expr, right: Expr) -> _Formula:
-        if type_of(left) == BOOL:
-            same = op == "=="
-            both = _All((self.formula(left, True), self.formula(right, same)))
-            neither = _All((self.formula(left, False), self.formula(right, not same)))
-            return _Any((both, neither))
-        alternatives = []
-        for (left_sides, first), (right_sides, second) in product(self._sums(left), self._sums(right)):
-            alternatives.append(_All((*left_sides, *right_sides, _relation(op, _minus(first, second)))))
-        return alternatives[0] if len(alternatives) == 1 else _Any(tuple(alternatives))
-
-    def _sums(self, expr: Expr) -> list[tuple[tuple[_Formula, ...], _Sum]]:
-        """The sums that a number may be, each with what must hold for it."""
-        match expr:
-            case Number(value=value) | Bound(value=value) | Value(code=value):
-                return [((), {_ONE: value})]
-            case Name():
-                return [((), self._name(expr))]
-            case Arithmetic(op=op, left=left, right=right):
-                pairs = product(self._sums(left), self._sums(right))
-                return [self._arithmetic(op, left, *first, *second) for first, second in pairs]
-            case Extreme(op=op, operands=operands):
-                relation = "<=" if op == "min" else ">="
-                found = []
-                for index, operand in enumerate(operands):
-                    others = operands[:index] + operands[index + 1 :]
-                    sides = tuple(self._compare(relation, operand, other) for other in others)
-                    found += [((*own, *sides), amount) for own, amount in self._sums(operand)]
-                return found
-            case Choice(condition=condition, then=then, otherwise=otherwise):
-                yes, no = self.formula(condition, True), self.formula(condition, False)
-                taken = [((yes, *sides), amount) for sides, amount in self._sums(then)]
-                return taken + [((no, *sides), amount) for sides, amount in self._sums(otherwise)]
-            case _:
-                raise _WrongWayError("not a number")
-
-    def _arithmetic(
-        self,
-        op: str,
-        dividend: Expr,
-        left_sides: tuple[_Formula, ...],
-        left: _Sum,
-        right_sides: tuple[_Formula, ...],
-        right: _Sum,
-    ) -> tuple[tuple[_Formula, ...], _Sum]:
-        sides = (*left_sides, *right_sides)
-        if op == "+":
-            return sides, _plus(left, right)
-        if op == "-":
-            return sides, _minus(left, right)
-        if set(right) <= {_ONE}:
-            factor = right.get(_ONE, 0)
-            return (sides, _times(left, factor)) if op == "*" else self._divided(op, dividend, sides, left, factor)
-        if op == "*" and set(left) <= {_ONE}:
-            return sides, _times(right, left.get(_ONE, 0))
-        raise _WrongWayError("a product or quotient of two names")
-
-    def _divided(
-        self, op: str, dividend: Expr, sides: tuple[_Formula, ...], left: _Sum, divisor: int
-    ) -> tuple[tuple[_Formula, ...], _Sum]:
-        quotient = f"//{len(self.fresh)}"
-        self.fresh[quotient] = interval(dividend)[1] // divisor
-        rest = _minus(left, {quotient: divisor})
-        sides = (*sides, _at_least(rest), _at_least(_minus({_ONE: divisor - 1}, rest)))
-        return sides, ({quotient: 1} if op == "//" else rest)
-
-    def _name(self, name: Name) -> _Sum:
-        return {_ONE: self.given[name.name]} if name.name in self.given else {name.name: 1}
-
-
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-
-
-def _relation(op: str, difference: _Sum) -> _Formula:
-    """``difference op 0`` as inequalities."""
-    below = _at_least(_minus({_ONE: -1}, difference))  # difference <= -1
-    above = _at_least(_minus(difference, {_ONE: 1}))
-    at_most, at_least = _at_least(_minus({}, difference)), _at_least(difference)
-    match op:
-        case "==":
-            return _All((at_most, at_least))
-        case "!=":
-            return _Any((below, above))
-        case "<":
-            return below
-        case "<=":
-            return at_most
-        case ">":
-            return above
-        case _:
-            return at_least
-
-
-def _conjunctions(
-    goals: Sequence[_Formula], taken: tuple[_AtLeast, ...], ranges: Mapping[str, tuple[int, int]]
-) -> Iterator[tuple[tuple[_AtLeast, ...], Mapping[str, tuple[int, int]]]]:
-    """All ways to make every goal true: each as inequalities between names, and a range for every name."""
-    ranges = dict(ranges)
-    waiting = list(goals)
-    choices: list[_Any] = []
-    while waiting:
-        goal = _simplified(waiting.pop(), ranges)
-        if goal is False:
-            return
-        if isinstance(goal, _AtLeast):
-            if not _tightened(goal, ranges):
-                taken = (*taken, goal)
-                continue
-            waiting.extend((*choices, *taken))
-            choices, taken = [], ()
-        elif isinstance(goal, _All):
-            waiting.extend(goal.parts)
-        elif isinstance(goal, _Any):
-            choices.append(goal)
-    if not choices:
-        yield taken, ranges
-        return
-    choice = min(choices, key=lambda formula: len(formula.parts))
-    others = [other for other in choices if other is not choice]
-    for part in choice.parts:
-        yield from _conjunctions((*others, part), taken, ranges)
-
-
-def _simplified(formula: _Formula, ranges: Mapping[str, tuple[int, int]]) -> _Formula | bool:
-    """The formula without what ``ranges`` decide; True or False when they decide it all."""
-    if isinstance(formula, _AtLeast):
-        least, most = 0, 0
-        for name, factor in formula.terms:
-            low, high = (1, 1) if name == _ONE else ranges[name]
-            least += factor * (low if factor > 0 else high)
-            most += factor * (high if factor > 0 else low)
-        return True if least >= 0 else False if most < 0 else formula
-    decides = isinstance(formula, _Any)  # the value that one part gives to the whole
-    kept = []
-    for part in formula.parts:
-        simple = _simplified(part, ranges)
-        if simple is decides:
-            return decides
-        if not isinstance(simple, bool):
-            kept.append(simple)
-    if len(kept) <= 1:
-        return kept[0] if kept else not decides
-    return _Any(tuple(kept)) if decides else _All(tuple(kept))
-
-
-def _tightened(limit: _AtLeast, ranges: dict[str, tuple[int, int]]) -> bool:
-    """Narrow the range of the one name in ``limit``; whether there was one to narrow."""
-    terms = dict(limit.terms)
-    constant = terms.pop(_ONE, 0)
-    if len(terms) != 1:
-        return False
-    ((name, factor),) = terms.items()
-    low, high = ranges[name]
-    ranges[name] = (max(low, -(constant // factor)), high) if factor > 0 else (low, min(high, constant // -factor))
-    return True
-
-
-def _eliminate(constraints: set[_AtLeast], high: bool) -> dict[str, int] | None:
-    """Whole numbers that satisfy all inequalities, or None."""
-    rounds: list[tuple[str, list[_Sum], list[_Sum]]] = []
-    sums = [dict(constraint.terms) for constraint in sorted(constraints, key=lambda item: item.terms)]
-    while True:
-        names = sorted({name for terms in sums for name in terms if name != _ONE})
-        if not names:
-            break
-        best = min(names, key=lambda name: _cost(name, sums))
-        lowers = [terms for terms in sums if terms.get(best, 0) > 0]
-        uppers = [terms for terms in sums if terms.get(best, 0) < 0]
-        if not (all(terms[best] == 1 for terms in lowers) or all(terms[best] == -1 for terms in uppers)):
-            raise _WrongWayError("factors that elimination does not decide exactly")
-        rounds.append((best, lowers, uppers))
-        rest = {_at_least(terms) for terms in sums if best not in terms}
-        for lower, upper in product(lowers, uppers):
-            combined = _plus(_times(lower, -upper[best]), _times(upper, lower[best]))
-            combined.pop(best, None)
-            rest.add(_at_least(combined))
-        if len(rest) > _CONSTRAINTS_MAX:
-            raise _WrongWayError("too many inequalities")
-        sums = [dict(constraint.terms) for constraint in sorted(rest, key=lambda item: item.terms)]
-    if any(terms.get(_ONE, 0) < 0 for terms in sums):
-        return None
-    return _substituted_back(rounds, high)
-
-
-def _cost(name: str, sums: list[_Sum]) -> tuple[bool, int, str]:
-    lowers = [terms[name] for terms in sums if terms.get(name, 0) > 0]
-    uppers = [terms[name] for terms in sums if terms.get(name, 0) < 0]
-    exact = all(factor == 1 for factor in lowers) or all(factor == -1 for factor in uppers)
-    return not exact, len(lowers) * len(uppers) - len(lowers) - len(uppers), name
-
-
-def _substituted_back(rounds: list[tuple[str, list[_Sum], list[_Sum]]], high: bool) -> dict[str, int]:
-    values: dict[str, int] = {}
-    for name, lowers, uppers in reversed(rounds):
-        low = max(-(_rest(terms, name, values) // terms[name]) for terms in lowers)
-        top = min(_rest(terms, name, values) // -terms[name] for terms in uppers)
-        assert low <= top
-        values[name] = top if high else low
-    return values
-
-
-def _rest(terms: _Sum, name: str, values: Mapping[str, int]) -> int:
-    return sum(factor * (1 if other == _ONE else values[other]) for other, factor in terms.items() if other != name)
-
-
-def _at_least(terms: _Sum) -> _AtLeast:
-    """The inequality, divided by what its factors have in common."""
-    kept = {name: factor for name, factor in terms.items() if factor or name == _ONE}
-    common = math.gcd(*(factor for name, factor in kept.items() if name != _ONE))
-    if common > 1:
-        kept = {name: factor // common for name, factor in kept.items()}  # floor: exact over whole numbers
-    return _AtLeast(tuple(sorted(kept.items())))
-
-
-def _plus(left: _Sum, right: _Sum) -> _Sum:
-    total = {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
-    return {name: factor for name, factor in total.items() if factor}
-
-
-def _times(terms: _Sum, factor: int) -> _Sum:
-    return {name: value * factor for name, value in terms.items() if factor}
-
-
-def _minus(left: _Sum, right: _Sum) -> _Sum:
-    return _plus(left, _times(right, -1))
-
-
-# Enumerated, Z3, corners.
 
 
 def _enumerated(
@@ -466,7 +122,7 @@ def _enumerated(
 def _corners(
     conditions: Sequence[Expr], given: Mapping[str, int], highs: Mapping[str, int], high: bool
 ) -> dict[str, int] | None:
-    constants = {value for condition in conditions for value in _constants(condition)}
+    constants = {value for condition in conditions for part in walked(condition) for value in _constant(part)}
     near = {0, 1, *(value + step for value in constants for step in (-1, 0, 1))}
     ranges = {
         name: sorted({min(max(value, 0), top) for value in (*near, top - 1, top)}, reverse=high)
@@ -489,13 +145,11 @@ def _first(
     return None
 
 
-def _constants(expr: Expr) -> Iterator[int]:
+def _constant(expr: Expr) -> tuple[int, ...]:
     match expr:
         case Number(value=value) | Bound(value=value) | Value(code=value):
-            yield value
-        case _:
-            for part in parts_of(expr):
-                yield from _constants(part)
+            return (value,)
+    return ()
 
 
 def _z3(

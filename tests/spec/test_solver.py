@@ -9,7 +9,8 @@ import pytest
 
 from kvfsm.spec.language.expressions import BOOL, Expr
 from kvfsm.spec.language.interpreter import evaluate
-from kvfsm.spec.language.solver import Answer, Way, names_in, satisfy
+from kvfsm.spec.language.solver import Answer, Way, satisfy
+from kvfsm.spec.language.trees import names_in
 
 from .expressions_of import parsed
 from .random_conditions import random_condition
@@ -25,8 +26,8 @@ def conditions(count: int, seed: int) -> list[list[str]]:
 def check_example(texts: list[str], exprs: list[Expr], answer: Answer) -> None:
     if answer.example is not None:
         for expr in exprs:
-            for name, high in names_in(expr):
-                assert 0 <= answer.example[name] <= high
+            for name in names_in(expr):
+                assert 0 <= answer.example[name.name] <= name.high
             assert evaluate(expr, answer.example), (texts, answer)
 
 
