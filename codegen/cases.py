@@ -35,7 +35,7 @@ def shape(machine: Machine, event: Event) -> Shape:
     """The program of ``event``."""
     first: list[Case] = []
     for case in event.cases:
-        if not case.any_state or (not first and case.when is None):
+        if not case.any_state:
             break
         first.append(case)
         if case.when is None:
@@ -98,11 +98,20 @@ def refusals_of(event: Event) -> tuple[str, ...]:
 
 def fields_read(*expressions: Expr | None) -> set[str]:
     """The fields of the word that some expressions read, ``state`` included."""
-    found: set[str] = set()
+    return {name.name for name in _names(expressions) if name.kind == "field"}
+
+
+def names_read(*expressions: Expr | None) -> set[str]:
+    """Everything that some expressions read by name: fields, arguments, meta fields."""
+    return {name.name for name in _names(expressions)}
+
+
+def _names(expressions: tuple[Expr | None, ...]) -> list[Name]:
+    found: list[Name] = []
 
     def look(part: Expr) -> Expr:
-        if isinstance(part, Name) and part.kind == "field":
-            found.add(part.name)
+        if isinstance(part, Name):
+            found.append(part)
         return part
 
     for expression in expressions:

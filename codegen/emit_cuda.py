@@ -11,7 +11,7 @@ from ..spec.language.load import Spec
 from ..spec.language.model import Case, Event, Machine, Vocabulary
 from ..spec.targets import cuda
 from ..spec.targets.infix import Leaf, Names, plain
-from .cases import Arm, certain, fields_read, refusals_of, says, shape
+from .cases import Arm, certain, fields_read, names_read, refusals_of, says, shape
 from .layout import WIDTH, comment, header, indented, paragraph, source_of, text_of
 from .names import c_name, class_name, k_name
 
@@ -111,7 +111,12 @@ def _function(machine: Machine, event: Event) -> list[str]:
     names = _names(machine, event)
     refused = refusals_of(event)
     note = f"{event.about} By: {', '.join(event.by)}." + (f" Refused as: {', '.join(refused)}." if refused else "")
-    given = [f"{'bool' if a.is_bool else 'kv_i64'} {_argument(machine, a.name)}" for a in event.given]
+    heard = names_read(*(c.when for c in event.cases), *(a.value for c in event.cases for a in c.do))
+    given = []
+    for argument in event.given:
+        name = _argument(machine, argument.name)  # a comment where nothing reads it: compilers warn of such parameters
+        kind = "bool" if argument.is_bool else "kv_i64"
+        given.append(f"{kind} {name}" if argument.name in heard else f"{kind} /*{name}*/")
     parameters = ["kv_u64 word", *given, "kv_u64* next"]
     head = f"__device__ __forceinline__ kv_u8 kv_{machine.name}_{event.name}("
     line = f"{head}{', '.join(parameters)}) {{"
@@ -119,13 +124,13 @@ def _function(machine: Machine, event: Event) -> list[str]:
     lines += [line] if len(line) <= WIDTH else [head, *(
         f"    {parameter}{',' if i < len(parameters) - 1 else ') {'}" for i, parameter in enumerate(parameters))]
     applying = [case for case in event.cases if case.refuse is None]
-    read = fields_read(*(c.when for c in event.cases), *(a.value for c in applying for a in c.do)) - {"state"}
+    read = fields_read(*(c.when for c in event.cases), *(a.value for c in applying for a in c.do))
     body = [f"using namespace kv_{machine.name};"]
     form = shape(machine, event)
-    if form.arms or "state" in fields_read(*(case.when for case in event.cases)):
+    if form.arms or "state" in read:
         body.append("const kv_i64 state = kv_get(word, kStateShift, kStateMask);")
     for field in machine.fields:
-        if field.name in read:
+        if field.name in read and field.name != "state":
             value = f"kv_get(word, {k_name(field.name, 'shift')}, {k_name(field.name, 'mask')})"
             kind = "bool" if field.is_bool else "kv_i64"
             body.append(f"const {kind} {_field(field.name)} = {value}{' != 0' if field.is_bool else ''};")

@@ -176,7 +176,8 @@ def _body(machine: Machine) -> list[str]:
     lines += ["    ),", ")"]
     for name in python_class.uses_bound(machine):
         lines.append(f"MAX_{constant(name)} = {python_class.number(machine.field(name).max)}")
-    states = bracketed("ALL = (", [f'"{state.name}"' for state in machine.states], ")")
+    names = [f'"{state.name}"' for state in machine.states]
+    states = bracketed("ALL = (", names, ")" if len(names) > 1 else ",)")
     if any(case.any_state for event in machine.events for case in event.cases):
         lines += states
     lines += [*python_class.event_lines(machine), "", "", *python_class.class_lines(machine), "", ""]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..spec.language.model import Machine
 
@@ -79,12 +80,42 @@ def bracketed(head: str, items: Sequence[str], tail: str, indent: int = 0) -> li
 
 
 def filled(text: str, tail: str, indent: int) -> list[str]:
-    """An item of a bracketed list, broken at its spaces where it does not fit. It must hold no text with spaces."""
-    if len(text) + len(tail) <= WIDTH - indent:
-        return [text + tail]
-    lines = textwrap.wrap(text + tail, WIDTH - indent, subsequent_indent="    ", break_long_words=False,
-                          break_on_hyphens=False)
-    return lines
+    """An item of a bracketed list, broken at its spaces where it does not fit."""
+    return code(text + tail, indent, "    ")
+
+
+def code(line: str, indent: int, rest: str) -> list[str]:
+    """A line of code, broken where it does not fit: at spaces, and inside a text between two literals, as Python joins.
+
+    Lines after the first start with ``rest``.
+    """
+    width = WIDTH - indent
+    if len(line) <= width:
+        return [line]
+    lines: list[str] = []
+    current = line[: len(line) - len(line.lstrip())]
+    for place, piece in enumerate(_pieces(line, width - len(rest) - 4)):
+        longer = f"{current} {piece}" if place else current + piece
+        if place and len(longer) > width:
+            lines.append(current)
+            longer = rest + piece
+        current = longer
+    return [*lines, current]
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    """The parts of a line between its spaces; a text in quotes is one part, or several literals if it is too long."""
+    for found in re.finditer(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+', line):
+        part = found[0]
+        if len(part) <= width or '"' not in part:
+            yield part
+            continue
+        head, _, text = part.partition('"')
+        text, _, tail = text.rpartition('"')
+        texts = textwrap.wrap(text, width - len(head) - len(tail) - 3, break_long_words=False, break_on_hyphens=False,
+                              drop_whitespace=False)
+        for place, words in enumerate(texts):
+            yield (head if place == 0 else "") + f'"{words}"' + (tail if place == len(texts) - 1 else "")
 
 
 def flowed(head: str, items: Sequence[str], tail: str, indent: int) -> list[str]:
@@ -101,9 +132,7 @@ def flowed(head: str, items: Sequence[str], tail: str, indent: int) -> list[str]
             lines.append(pad + piece)
     wrapped: list[str] = []
     for line in lines:
-        wrapped += [line] if len(line) <= WIDTH - indent else textwrap.wrap(
-            line, WIDTH - indent, initial_indent="", subsequent_indent=f"{pad}    ", break_long_words=False,
-            break_on_hyphens=False, drop_whitespace=True)
+        wrapped += code(line, indent, f"{pad}    ")
     return wrapped
 
 

@@ -6,10 +6,13 @@ overrides what comes after it.
 
 from __future__ import annotations
 
-from ..spec.language.expressions import Arithmetic, Bound, Expr, Logic, Name, Number, Truth, Value
+from ..spec.language.bounds import INT64_MAX
+from ..spec.language.expressions import Arithmetic, Bound, Expr, Logic, Name, Number, Value
+from ..spec.language.interpreter import evaluate
 from ..spec.language.model import Assignment, Case, Event, Eviction, Machine
 from ..spec.targets import numpy, text
 from ..spec.targets.infix import Leaf, Names, plain
+from ..spec.targets.lowering import reads_no_name
 from .cases import fields_read, says
 from .layout import WIDTH, bracketed, comment, docstring, indented, statement
 from .names import class_name, constant, python_name
@@ -22,7 +25,7 @@ from .python_class import (
 )
 
 # Names that a generated function uses for itself; a field or an argument of that name gets an underscore behind it.
-LOCAL_NAMES = frozenset({"words", "state", "case", "codes", "np", "slots", "self", "table", "meta"})
+LOCAL_NAMES = frozenset({"words", "after", "state", "case", "codes", "np", "slots", "self", "table", "meta"})
 
 
 def local_name(word: str) -> str:
@@ -51,8 +54,9 @@ def code_lines(machine: Machine) -> list[str]:
             else [f"_{constant(field.name)}_{constant(name)}" for name in field.names]
         )
         if names:
+            comma = "," if len(names) == 1 else ""
             lines += bracketed("(", names, f") = range({len(names)})") if len(", ".join(names)) > 95 else [
-                f"{', '.join(names)} = range({len(names)})"]
+                f"{', '.join(names)}{comma} = range({len(names)})"]
     return lines
 
 
@@ -63,8 +67,9 @@ def _names(machine: Machine, arguments: dict[str, str]) -> Names:
                 return local_name(name)
             case Name(name=name, kind="argument"):
                 return arguments[name]
-            case Name(name=name, kind="meta"):
-                return f'meta["{name}"][slots]'
+            case Name(name=name, kind="meta", high=high):
+                # As signed numbers, so that differences don't wrap; a u64 is compared as it is.
+                return f'meta["{name}"][slots]' + (".astype(np.int64)" if high < 1 << 32 else "")
             case Value():
                 return code_name(leaf)
             case Bound(field=field):
@@ -92,19 +97,16 @@ def function_lines(machine: Machine, event: Event) -> list[str]:
     lines += bracketed(f"def _{event.name}(", parameters, ") -> tuple[Words, Codes]:")
     body = docstring(f"The event ``{event.name}`` on many words: the words after it, and the code of each")
     body += _unpacked(machine, {"state"} | read)
-    tests = _state_tests(machine, event, by_number)
-    body += [line for sources, name in tests.items() for line in statement(
-        f"{name} = ", _state_test(machine, sources), "", 4)]
+    tests = _state_tests(machine, event)
+    body += [line for name, sources in dict(tests.values()).items() for line in statement(
+        f"{name} = ", _state_test(sources), "", 4)]
     body.append(f"{decided} = _{constant(event.name)}_ELSE[state]")
     for case in reversed(event.cases):
-        if case.when is None and not case.any_state:
+        if case.when is None:
             continue
-        condition = _condition(machine, case, tests)
         outcome = str(case.number) if by_number else _code(case)
-        if condition is None:
-            body.append(f"{decided}[:] = {outcome}")
-        else:
-            body += statement(f"{decided}[", numpy.render(condition, names), f"] = {outcome}", 4)
+        guard = Logic("and", (_test(case, tests), case.when), case.at) if case.number in tests else case.when
+        body += statement(f"{decided}[", numpy.render(guard, names), f"] = {outcome}", 4)
     if by_number:
         body.append(f"codes = _{constant(event.name)}_CODES[case]")
     changed = [case for case in applying if case.to is not None or case.do]
@@ -164,26 +166,34 @@ def _unpacked(machine: Machine, read: set[str]) -> list[str]:
     return lines
 
 
-def _state_tests(machine: Machine, event: Event, by_number: bool) -> dict[tuple[str, ...], str]:
-    """A local variable for each set of states that guards are combined with."""
-    tests: dict[tuple[str, ...], str] = {}
+def _state_tests(machine: Machine, event: Event) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """The local variable, and its states, that the guard of a case is combined with, by number of the case.
+
+    A guard that is asked in every state needs none; one below a case that always fits is not asked in its states.
+    """
+    taken = {field.name for field in machine.fields} | set(argument_locals(machine, event).values())
+    names: dict[tuple[str, ...], str] = {}
+    tests: dict[int, tuple[str, tuple[str, ...]]] = {}
+    closed: set[str] = set()
     for case in event.cases:
-        if case.when is not None and not case.any_state and case.sources not in tests:
-            short = f"is_{'_or_'.join(case.sources)}"
-            tests[case.sources] = short if len(short) <= 40 else f"fits_{case.number}"
+        if case.when is None:
+            closed |= set(case.sources)
+            continue
+        sources = tuple(source for source in case.sources if source not in closed)
+        if not case.any_state or len(sources) < len(case.sources):
+            short = f"is_{'_or_'.join(sources)}"
+            name = python_name(short if len(short) <= 40 else f"fits_{case.number}", taken)
+            tests[case.number] = (names.setdefault(sources, name), sources)
     return tests
 
 
-def _state_test(machine: Machine, sources: tuple[str, ...]) -> str:
+def _test(case: Case, tests: dict[int, tuple[str, tuple[str, ...]]]) -> Name:
+    return Name(tests[case.number][0], "local", "bool", 1, case.at)
+
+
+def _state_test(sources: tuple[str, ...]) -> str:
     parts = [f"(state == _{constant(source)})" for source in sources]
     return parts[0][1:-1] if len(parts) == 1 else " | ".join(parts)
-
-
-def _condition(machine: Machine, case: Case, tests: dict[tuple[str, ...], str]) -> Expr | None:
-    if case.any_state:
-        return case.when
-    assert case.when is not None
-    return Logic("and", (Name(tests[case.sources], "local", "bool", 1, case.at), case.when), case.at)
 
 
 def _increment(assignment: Assignment) -> bool:
@@ -205,16 +215,19 @@ def _effect(machine: Machine, case: Case, names: Names) -> str:
         shift = machine.field(assignment.field).shift
         if _increment(assignment):
             assert isinstance(assignment.value, Arithmetic) and isinstance(assignment.value.right, Number)
-            added.append(f" {assignment.value.op} ({assignment.value.right.value} << {shift})")
+            step = _signed(assignment.value.right.value, shift)
+            added.append(f" {assignment.value.op} ({step} << {shift})")
             continue
         cleared.append(assignment.field)
         if not _is_zero(assignment.value):
             value = numpy.render(assignment.value, names)
             simple = isinstance(assignment.value, Name | Value | Number | Bound | Arithmetic)
-            if isinstance(assignment.value, Truth):
-                value, simple = "1", True
+            always = evaluate(assignment.value, {}) if reads_no_name(assignment.value) else None
+            if always is not None and (always << shift > INT64_MAX or not isinstance(assignment.value, Value | Bound)):
+                value, simple = str(_signed(always, shift)), True
             shifted = value if simple else f"({value})"
-            whole = shifted if _numeric(machine, assignment) else f"{shifted}.astype(np.int64)"
+            flags = machine.field(assignment.field).is_bool and always is None
+            whole = f"{shifted}.astype(np.int64)" if flags else shifted
             parts.append(f"({whole} << {shift})")
     kept = "words"
     if cleared:
@@ -225,15 +238,13 @@ def _effect(machine: Machine, case: Case, names: Names) -> str:
     return result + "".join(added)
 
 
-def _numeric(machine: Machine, assignment: Assignment) -> bool:
-    return not machine.field(assignment.field).is_bool or isinstance(assignment.value, Truth | Number)
+def _signed(value: int, shift: int) -> int:
+    """The number that gives the same bits when it is moved left within a signed 64-bit word."""
+    return value - (1 << 64 - shift) if value << shift > INT64_MAX else value
 
 
 def _is_zero(value: Expr) -> bool:
-    match value:
-        case Number(0) | Truth(False) | Value(code=0):
-            return True
-    return False
+    return reads_no_name(value) and evaluate(value, {}) == 0
 
 
 def keep_name(cleared: tuple[str, ...]) -> str:
@@ -280,19 +291,20 @@ def table_lines(machine: Machine) -> list[str]:
 
 
 def _method(machine: Machine, event: Event) -> list[str]:
-    arguments = {argument.name: python_name(argument.name, {"self", "slots", "index"}) for argument in event.given}
+    arguments = {argument.name: python_name(argument.name, {"self", "slots"}) for argument in event.given}
+    index = python_name("index", arguments)
     given = ["self", "slots: npt.ArrayLike", *(["*"] if arguments else []),
              *(f"{name}: npt.ArrayLike" for name in arguments.values())]
     lines = bracketed(f"def {method_name(machine, event.name)}(", given, ") -> Codes:", 4)
     lines += indented(docstring(event.about, 8, [method_notes(machine, event)]))
-    lines.append("    index = self._index(slots)")
+    lines.append(f"    {index} = self._index(slots)")
     passed = []
     for argument in event.given:
         name = arguments[argument.name]
         passed.append(
-            f'self._flag("{argument.name}", {name}, index)' if argument.is_bool else
-            f'self._number("{argument.name}", {name}, {number(argument_high(machine, argument))}, index)')
-    lines += indented(bracketed("return self._apply(", [f'"{event.name}"', f"_{event.name}", "index", *passed], ")", 8))
+            f'self._flag("{argument.name}", {name}, {index})' if argument.is_bool else
+            f'self._number("{argument.name}", {name}, {number(argument_high(machine, argument))}, {index})')
+    lines += indented(bracketed("return self._apply(", [f'"{event.name}"', f"_{event.name}", index, *passed], ")", 8))
     return lines
 
 

@@ -5,7 +5,7 @@ Floor division needs no care: the language lets only a number that is not negati
 
 from __future__ import annotations
 
-from ..language.expressions import Choice, Expr
+from ..language.expressions import Choice, Expr, Number
 from .infix import Infix, Names, Operator, Printer, Text, operators, plain
 from .lowering import simplified, without_extremes, without_implies, without_membership
 
@@ -19,6 +19,8 @@ def render(expr: Expr, names: Names = plain) -> str:
 
 def _choice(printer: Printer, expr: Choice) -> Text:
     then, condition = (printer.inside(part, CHOICE + 1) for part in (expr.then, expr.condition))
+    if isinstance(expr.then, Number) and isinstance(expr.otherwise, Number):
+        then += "LL"  # else the choice would be an int, and so would what is computed from it
     return Text(f"{condition} ? {then} : {printer.inside(expr.otherwise, CHOICE)}", CHOICE)
 
 

@@ -19,11 +19,13 @@ from ..language.expressions import (
     Extreme,
     Logic,
     Member,
+    Name,
     Not,
     Number,
     Remote,
     Truth,
 )
+from ..language.interpreter import evaluate
 
 FOLD = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -83,6 +85,31 @@ def simplified(expr: Expr) -> Expr:
         return part
 
     return rewritten(expr, rule)
+
+
+def without_constant_tests(expr: Expr) -> Expr:
+    """Comparisons that read no name as ``true`` or ``false``: elsewhere they would be of another type than arrays."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Compare(at=at) if reads_no_name(part):
+                return Truth(bool(evaluate(part, {})), at)
+        return part
+
+    return rewritten(expr, rule)
+
+
+def reads_no_name(expr: Expr) -> bool:
+    """Whether an expression always has the same value."""
+    found: list[Expr] = []
+
+    def look(part: Expr) -> Expr:
+        if isinstance(part, Name | Remote):
+            found.append(part)
+        return part
+
+    rewritten(expr, look)
+    return not found
 
 
 def without_implies(expr: Expr) -> Expr:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from ..language.expressions import Arithmetic, Bound, Choice, Expr, Extreme, Number
 from .infix import Infix, Names, Operator, Printer, Text, operators, plain
-from .lowering import rewritten, simplified, without_implies, without_membership
+from .lowering import rewritten, simplified, without_constant_tests, without_implies, without_membership
 
 
 def render(expr: Expr, names: Names = plain, xp: str = "np") -> str:
     """One vectorised expression; ``xp`` is the array module's name in the text."""
-    return _target(xp).render(_divisors_at_least_one(without_membership(simplified(without_implies(expr)))), names)
+    plainer = without_constant_tests(without_membership(simplified(without_implies(expr))))
+    return _target(xp).render(_divisors_at_least_one(plainer), names)
 
 
 def _divisors_at_least_one(expr: Expr) -> Expr:
