@@ -96,4 +96,10 @@ NAMES_CODES: Mapping[str, CodeInfo] = {
         "forgotten, or a case replaced. Cases and conjuncts count from 1.",
         "mutants:\n  unchecked: {event: pin, drop_case: 9}    # wrong: pin has fewer cases",
     ),
+    "E217": CodeInfo(
+        "names that meet in generated code",
+        "Names are spelled anew in each target, such as kPinsMask for the mask of field 'pins' in CUDA. Two that "
+        "differ in the spec may become one there, or the name of something that every generated file has.",
+        "states: {pins_mask: {...}}    # wrong beside a field 'pins'\nstates: {masked: {...}}       # right",
+    ),
 }

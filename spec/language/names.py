@@ -22,9 +22,10 @@ _C = frozenset(
     int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t
     """.split()
 )
-# Members of the generated classes and parameters of their methods.
+# Members of the generated classes, parameters of their methods, and functions that both call.
 _GENERATED = frozenset(
-    "self cls word words slot slots whole machine meta kernels explain refusal fields states count_by_state".split()
+    "self cls word words slot slots whole machine meta kernels explain event refusal fields states count_by_state "
+    "check_number kv_get kv_put".split()
 )
 
 
@@ -41,7 +42,7 @@ def name_of(key: Scalar, what: str, problems: Problems) -> str | None:
     reason = _reserved(text)
     if reason is not None:
         problems.add(
-            "E202", key.at, f"'{text}' cannot name {what}: it is {reason}", f"use another word, such as {text}_"
+            "E202", key.at, f"'{text}' cannot name {what}: it is {reason}", f"use another word, such as the_{text}"
         )
         return None
     return text

@@ -20,6 +20,7 @@ from .eviction_rules import (
     picks_are_taken,
 )
 from .model import Machine, Vocabulary
+from .name_rules import machines_stay_apart, names_stay_apart, refusals_stay_apart
 from .problems import Problems
 from .property_rules import (
     always_holds_at_first,
@@ -37,6 +38,7 @@ from .state_rules import (
 Rule = Callable[[Machine, Problems], None]
 
 RULES: tuple[Rule, ...] = (
+    names_stay_apart,
     first_state_is_initial,
     marks_agree,
     states_are_reachable,
@@ -66,7 +68,9 @@ def check_machine(machine: Machine, problems: Problems) -> None:
 
 
 def check_vocabulary(vocabulary: Vocabulary, machines: Sequence[Machine], problems: Problems) -> None:
-    """Note words of the vocabulary that no machine uses."""
+    """Note words of the vocabulary that no machine uses, and names of several files that meet in generated code."""
+    refusals_stay_apart(vocabulary, problems)
+    machines_stay_apart(machines, problems)
     actors = {actor for machine in machines for event in machine.events for actor in event.by}
     refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
     for actor in vocabulary.actors:
