@@ -177,8 +177,8 @@ __device__ __forceinline__ kv_u8 kv_compressed_kv_abandon(kv_u64 word, kv_i64 ex
   }
 }
 
-// Take one lease, if these are still the bytes that were matched, expanded, in the layout that the kernel reads. By:
-// reader. Refused as: stale, busy, pending, packed, expired, failed, layout, too_many_readers.
+// Take one lease, if these are still the matched bytes, expanded, in the layout that the kernel reads. By: reader.
+// Refused as: stale, busy, pending, packed, expired, failed, layout, too_many_readers.
 __device__ __forceinline__ kv_u8 kv_compressed_kv_pin(kv_u64 word, kv_i64 expected, kv_i64 wanted, kv_u64* next) {
   using namespace kv_compressed_kv;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
@@ -361,8 +361,8 @@ __device__ __forceinline__ kv_u8 kv_compressed_kv_compress_done(kv_u64 word, kv_
   }
 }
 
-// Reserve a free slot as the target of an expansion of a packed block of this version, which the expansion holds. By:
-// compressor, loader. Refused as: retired.
+// Reserve a free slot as the target of an expansion of a packed block of this version. The expansion holds that block.
+// By: compressor, loader. Refused as: retired.
 __device__ __forceinline__ kv_u8 kv_compressed_kv_expand_begin(
     kv_u64 word,
     kv_i64 wanted_layout,

@@ -153,8 +153,8 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_abandon(kv_u64 word, kv_i64 ex
   }
 }
 
-// Take one lease, if these are still the keys that were matched, in the layout that the kernel reads, and of the
-// entries' version. By: reader. Refused as: stale, busy, pending, version, expired, failed, layout, too_many_readers.
+// Take one lease, if these are still the matched keys, in the kernel's layout and of the entries' version. By: reader.
+// Refused as: stale, busy, pending, version, expired, failed, layout, too_many_readers.
 __device__ __forceinline__ kv_u8 kv_indexer_state_pin(
     kv_u64 word,
     kv_i64 expected,
@@ -215,8 +215,8 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_unpin(kv_u64 word, kv_i64 expe
   }
 }
 
-// Check, in the launch that reads it, that one layer's keys are there and are those of the entries they route to. By:
-// reader. Refused as: stale, busy, expired, failed, version, pending.
+// Check, in the launch that reads them, that one layer's keys are there and fit the entries they route to. By: reader.
+// Refused as: stale, busy, expired, failed, version, pending.
 __device__ __forceinline__ kv_u8 kv_indexer_state_use_layer(
     kv_u64 word,
     kv_i64 expected,

@@ -226,8 +226,8 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_abandon(kv_u64 word, kv_i6
   }
 }
 
-// Take one lease, if this is still the checkpoint that was matched, for exactly this position, with its carry and
-// scores of the kernel's meaning. By: reader. Refused as: stale, busy, pending, expired, failed, semantics, position,
+// Take one lease, if this is still the matched checkpoint, of exactly this position. It must have its carry, and scores
+// of the kernel's meaning. By: reader. Refused as: stale, busy, pending, expired, failed, semantics, position,
 // incomplete, too_many_readers.
 __device__ __forceinline__ kv_u8 kv_uncompressed_tail_pin(
     kv_u64 word,

@@ -271,9 +271,7 @@ class CompressedKv(Slot):
                 raise self._illegal("abandon")
 
     def pin(self, *, expected: int, wanted: int) -> Refusal | None:
-        """Take one lease.
-
-        If these are still the bytes that were matched, expanded, in the layout that the kernel reads.
+        """Take one lease, if these are still the matched bytes, expanded, in the layout that the kernel reads.
 
         Fired by: reader. Taken in: filling, compressing, loading, expanding, packed, expired, quarantined, failed,
         resident. Refused as: stale, busy, pending, packed, expired, failed, layout, too_many_readers.
@@ -440,7 +438,7 @@ class CompressedKv(Slot):
     def expand_begin(self, *, wanted_layout: int, at_version: int) -> Refusal | None:
         """Reserve a free slot as the target of an expansion of a packed block of this version.
 
-        Which the expansion holds.
+        The expansion holds that block.
 
         Fired by: compressor or loader. Taken in: free. Refused as: retired.
         """
@@ -1408,9 +1406,7 @@ class CompressedKvTable(Table):
         return self._apply("abandon", _abandon, index, self._number("expected", expected, 0xFFFFF, index))
 
     def pin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, wanted: npt.ArrayLike) -> Codes:
-        """Take one lease.
-
-        If these are still the bytes that were matched, expanded, in the layout that the kernel reads.
+        """Take one lease, if these are still the matched bytes, expanded, in the layout that the kernel reads.
 
         Fired by: reader. Taken in: filling, compressing, loading, expanding, packed, expired, quarantined, failed,
         resident. Refused as: stale, busy, pending, packed, expired, failed, layout, too_many_readers.
@@ -1492,7 +1488,7 @@ class CompressedKvTable(Table):
     def expand_begin(self, slots: npt.ArrayLike, *, wanted_layout: npt.ArrayLike, at_version: npt.ArrayLike) -> Codes:
         """Reserve a free slot as the target of an expansion of a packed block of this version.
 
-        Which the expansion holds.
+        The expansion holds that block.
 
         Fired by: compressor or loader. Taken in: free. Refused as: retired.
         """

@@ -237,9 +237,7 @@ class IndexerState(Slot):
                 raise self._illegal("abandon")
 
     def pin(self, *, expected: int, wanted: int, kv_version: int) -> Refusal | None:
-        """Take one lease.
-
-        If these are still the keys that were matched, in the layout that the kernel reads, and of the entries' version.
+        """Take one lease, if these are still the matched keys, in the kernel's layout and of the entries' version.
 
         Fired by: reader. Taken in: filling, rebuilding, loading, stale, expired, quarantined, failed, resident. Refused
         as: stale, busy, pending, version, expired, failed, layout, too_many_readers.
@@ -292,9 +290,7 @@ class IndexerState(Slot):
                 raise self._illegal("unpin")
 
     def use_layer(self, *, expected: int, layer: int, kv_version: int) -> Refusal | None:
-        """Check.
-
-        In the launch that reads it, that one layer's keys are there and are those of the entries they route to.
+        """Check, in the launch that reads them, that one layer's keys are there and fit the entries they route to.
 
         Fired by: reader. Taken in: filling, rebuilding, quarantined, failed, stale, expired, resident, loading. Refused
         as: stale, busy, expired, failed, version, pending.
@@ -1280,9 +1276,7 @@ class IndexerStateTable(Table):
         wanted: npt.ArrayLike,
         kv_version: npt.ArrayLike,
     ) -> Codes:
-        """Take one lease.
-
-        If these are still the keys that were matched, in the layout that the kernel reads, and of the entries' version.
+        """Take one lease, if these are still the matched keys, in the kernel's layout and of the entries' version.
 
         Fired by: reader. Taken in: filling, rebuilding, loading, stale, expired, quarantined, failed, resident. Refused
         as: stale, busy, pending, version, expired, failed, layout, too_many_readers.
@@ -1313,9 +1307,7 @@ class IndexerStateTable(Table):
         layer: npt.ArrayLike,
         kv_version: npt.ArrayLike,
     ) -> Codes:
-        """Check.
-
-        In the launch that reads it, that one layer's keys are there and are those of the entries they route to.
+        """Check, in the launch that reads them, that one layer's keys are there and fit the entries they route to.
 
         Fired by: reader. Taken in: filling, rebuilding, quarantined, failed, stale, expired, resident, loading. Refused
         as: stale, busy, expired, failed, version, pending.

@@ -326,10 +326,9 @@ class UncompressedTail(Slot):
         with_rows: int,
         wanted_semantics: UncompressedTailSemantics,
     ) -> Refusal | None:
-        """Take one lease.
+        """Take one lease, if this is still the matched checkpoint, of exactly this position.
 
-        If this is still the checkpoint that was matched, for exactly this position, with its carry and scores of the
-        kernel's meaning.
+        It must have its carry, and scores of the kernel's meaning.
 
         Fired by: reader. Taken in: filling, loading, expired, quarantined, failed, resident. Refused as: stale, busy,
         pending, expired, failed, semantics, position, incomplete, too_many_readers.
@@ -1261,10 +1260,9 @@ class UncompressedTailTable(Table):
         with_rows: npt.ArrayLike,
         wanted_semantics: npt.ArrayLike,
     ) -> Codes:
-        """Take one lease.
+        """Take one lease, if this is still the matched checkpoint, of exactly this position.
 
-        If this is still the checkpoint that was matched, for exactly this position, with its carry and scores of the
-        kernel's meaning.
+        It must have its carry, and scores of the kernel's meaning.
 
         Fired by: reader. Taken in: filling, loading, expired, quarantined, failed, resident. Refused as: stale, busy,
         pending, expired, failed, semantics, position, incomplete, too_many_readers.
