@@ -7,11 +7,13 @@ text that `kvfsm VERB --help` shows. Exit codes: 0 all is well, 1 a fault was fo
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import version
 from types import ModuleType
 
 WELL, FAULT, MISUSE, INTERRUPTED = 0, 1, 2, 130
@@ -70,11 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if named is not None and not named.built:
         print(f"kvfsm {named.name} is not built yet: it will {named.does}", file=sys.stderr)
         return MISUSE
+    if named is None and arguments and not arguments[0].startswith("-"):
+        near = difflib.get_close_matches(arguments[0], [verb.name for verb in VERBS], n=3, cutoff=0.5)
+        hint = f"closest: {', '.join(near)}; " if near else ""
+        print(f"kvfsm: there is no verb '{arguments[0]}'; {hint}`kvfsm --help` lists all", file=sys.stderr)
+        return MISUSE
     parser = _parser(named)
     try:
         args = parser.parse_args(arguments)
     except SystemExit as done:  # argparse has printed its help or what was wrong
         return done.code if isinstance(done.code, int) else MISUSE
+    if args.version:
+        print(f"kvfsm {version('kvfsm')}")
+        return WELL
     if args.verb is None:
         parser.print_help()
         return MISUSE
@@ -93,6 +103,7 @@ def _parser(named: Verb | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvfsm", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for verb in VERBS:
         text = verb.does if verb.built else f"{verb.does} (not built yet)"

@@ -61,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out if args.out is not None else _repository_folder(loaded.spec)
     if folder is None:
         return 2
+    if folder.exists() and not folder.is_dir():
+        print(f"kvfsm draw: '{folder}' is a file; name a folder, which is made when it is missing", file=sys.stderr)
+        return 2
     planned = [(folder / PurePosixPath(item.path).relative_to(_FOLDER), item) for item in drawings(placed(loaded.spec))]
     waiting = [(path, item) for path, item in planned if not is_current(path, item.source)]
     old = orphans(folder, {path for path, _ in planned})
@@ -116,5 +119,7 @@ def _report(args: argparse.Namespace, result: _Result, renderer: str | None) -> 
                 print(f"{status} {path}")
         print(f"{len(result.planned) - len(result.touched)} of {len(result.planned)} pictures were current already")
     if not ok:
-        print("some pictures are missing or out of date; `kvfsm draw` draws them", file=sys.stderr)
+        again = " ".join(["kvfsm draw", *(["--spec", str(args.spec)] if args.spec else []),
+                          *(["-o", str(args.out)] if args.out else [])])
+        print(f"some pictures are missing or out of date; `{again}` draws them", file=sys.stderr)
     return 0 if ok else 1

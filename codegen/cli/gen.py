@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import keyword
 import sys
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         old_pictures = stale(root, planned, missing=args.out is None)
     except write.WriteError as error:
         print(f"kvfsm gen: {error}", file=sys.stderr)
+        if args.json:
+            print(json.dumps({"ok": False, "files": []}))
         return 1
     _report(args, changes, old_pictures)
     differs = bool(old_pictures) or any(change.status != "same" for change in changes)
@@ -91,9 +94,10 @@ def package_name(folder: Path) -> str | None:
     while (full.parent / "__init__.py").is_file():
         full = full.parent
         names.insert(0, full.name)
-    if all(name.isidentifier() for name in names):
+    if all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         return ".".join(names)
-    print(f"kvfsm gen: '{folder}' cannot be a Python package: '{'.'.join(names)}' is no name", file=sys.stderr)
+    why = f"'{folder}' cannot be a Python package: '{'.'.join(names)}' is no name; use letters, digits and _"
+    print(f"kvfsm gen: {why}", file=sys.stderr)
     return None
 
 
@@ -121,3 +125,13 @@ def _report(args: argparse.Namespace, changes: list[write.Change], old_pictures:
     for change in differing:
         print(f"{verbs[change.status]} {change.path}")
     print(f"{len(changes) - len(differing)} of {len(changes)} files were current already")
+    if args.out is not None and differing:
+        print(_next_steps(args))
+
+
+def _next_steps(args: argparse.Namespace) -> str:
+    spec = f" --spec {args.spec}" if args.spec else ""
+    return (
+        f"next:  python -m pytest -q {args.out / 'tests'}    drive every transition and refusal\n"
+        f"       kvfsm draw{spec} -o {args.out / 'diagrams'}    draw the pictures that its pages show"
+    )

@@ -50,8 +50,22 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
 
 
 def loaded_spec(directory: Path | None) -> Loaded | None:
-    """The spec in a folder; None, with a line on stderr, when there is no such folder."""
-    if directory is not None and not directory.is_dir():
-        print(f"kvfsm: there is no folder '{directory}'; `kvfsm init {directory}` makes one", file=sys.stderr)
+    """The spec in a folder; None, with a line on stderr, when it is no folder of a spec."""
+    if directory is not None and (why := _no_spec(directory)):
+        print(f"kvfsm: {why}", file=sys.stderr)
         return None
     return load_spec(directory)
+
+
+def _no_spec(directory: Path) -> str | None:
+    """Why a path is no folder of a spec, and what to do; None when it may be one."""
+    if not directory.exists():
+        return f"there is no folder '{directory}'; `kvfsm init {directory}` makes one"
+    folder = directory if directory.is_dir() else directory.parent
+    above = [parent for parent in (folder, *folder.resolve().parents) if (parent / "vocabulary.yaml").is_file()]
+    meant = f"; did you mean --spec {above[0]}?" if above else "; `kvfsm init DIR` makes one"
+    if not directory.is_dir():
+        return f"'{directory}' is a file, and a spec is a folder{meant}"
+    if (directory / "vocabulary.yaml").is_file() or (directory / "objects").is_dir():
+        return None
+    return f"'{directory}' is no spec: it has neither vocabulary.yaml nor objects/{meant}"
