@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..spec.language.expressions import Expr, Name, Value
 from ..spec.language.model import Case, Event, Field, Machine
+from ..spec.language.trees import names_in
 from ..spec.targets import text
-from ..spec.targets.lowering import rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +107,7 @@ def names_read(*expressions: Expr | None) -> set[str]:
 
 
 def _names(expressions: tuple[Expr | None, ...]) -> list[Name]:
-    found: list[Name] = []
-
-    def look(part: Expr) -> Expr:
-        if isinstance(part, Name):
-            found.append(part)
-        return part
-
-    for expression in expressions:
-        if expression is not None:
-            rewritten(expression, look)
-    return found
+    return [name for expression in expressions if expression is not None for name in names_in(expression)]
 
 
 def named_value(machine: Machine, value: Value) -> Field | None:

@@ -39,8 +39,9 @@ def paragraph(text: str, indent: int = 0, first: str = "", rest: str | None = No
 
 
 def comment(text: str, indent: int = 0, mark: str = "#") -> list[str]:
-    """``text`` as comment lines."""
-    return paragraph(text, indent, f"{mark} ")
+    """``text`` as comment lines; ``free --take--> filling`` stays on one of them."""
+    bound = re.sub(r" (?=--\w+--> )|(?<=-->) ", "\0", text)
+    return [line.replace("\0", " ") for line in paragraph(bound, indent, f"{mark} ")]
 
 
 def docstring(text: str, indent: int = 4, more: Sequence[str] = ()) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..spec.language.expressions import Bound, Expr, Name, Value
 from ..spec.language.model import Argument, Case, Event, Field, Machine
+from ..spec.language.trees import walked
 from ..spec.targets import python
 from ..spec.targets.infix import Leaf, Names, plain
-from ..spec.targets.lowering import rewritten
 from .cases import Arm, certain, effect_text, guard_text, refusals_of, says, shape
 from .layout import bracketed, comment, docstring, flowed, indented, joined, statement
 from .names import class_name, constant, python_name
@@ -54,6 +54,13 @@ def argument_type(machine: Machine, argument: Argument) -> str:
 def argument_high(machine: Machine, argument: Argument) -> int:
     """The greatest value of an argument."""
     return argument.max if argument.like is None else machine.field(argument.like).max
+
+
+def argument_limit(machine: Machine, argument: Argument) -> str:
+    """The greatest value of an argument as generated code writes it: by name where a field of numbers has it."""
+    if argument.like is None or argument_type(machine, argument) != "int":
+        return number(argument_high(machine, argument))
+    return f"MAX_{constant(argument.like)}"
 
 
 def argument_name(argument: str) -> str:
@@ -112,7 +119,7 @@ def event_lines(machine: Machine) -> list[str]:
     lines = ["EVENTS = {"]
     for event in machine.events:
         items = [
-            f'Given("{a.name}", {argument_type(machine, a)}, {number(argument_high(machine, a))})' for a in event.given
+            f'Given("{a.name}", {argument_type(machine, a)}, {argument_limit(machine, a)})' for a in event.given
         ]
         given = f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
         line = f'    "{event.name}": Event("{method_name(machine, event.name)}", {given}),'
@@ -158,7 +165,7 @@ def _method(machine: Machine, event: Event) -> list[str]:
     for argument in event.given:
         if argument_type(machine, argument) == "int":
             name = argument_name(argument.name)
-            lines.append(f'    check_number("{argument.name}", {name}, {number(argument_high(machine, argument))})')
+            lines.append(f'    check_number("{argument.name}", {name}, {argument_limit(machine, argument)})')
     form = shape(machine, event)
     for case in form.first:
         lines += indented(_case_body(machine, event, case, case.sources, 8))
@@ -250,23 +257,18 @@ def _case(machine: Machine, event: Event, case: Case) -> list[str]:
 
 
 def uses_bound(machine: Machine) -> tuple[str, ...]:
-    """Fields whose greatest value some guard or effect mentions, in the order of the word."""
+    """Fields whose greatest value guards, effects or arguments mention, in the order of the word."""
     found: set[str] = set()
-
-    def look(part: Expr) -> Expr:
-        if isinstance(part, Bound):
-            found.add(part.field)
-        return part
-
+    expressions: list[Expr | None] = []
     for event in machine.events:
-        for case in event.cases:
-            for expression in (case.when, *(assignment.value for assignment in case.do)):
-                if expression is not None:
-                    rewritten(expression, look)
+        found |= {given.like for given in event.given if given.like and argument_type(machine, given) == "int"}
+        expressions += [case.when for case in event.cases]
+        expressions += [assignment.value for case in event.cases for assignment in case.do]
     if machine.eviction is not None:
-        for expression in (machine.eviction.when, *(order.by for order in machine.eviction.order)):
-            if expression is not None:
-                rewritten(expression, look)
+        expressions += [machine.eviction.when, *(order.by for order in machine.eviction.order)]
+    for expression in expressions:
+        if expression is not None:
+            found |= {part.field for part in walked(expression) if isinstance(part, Bound)}
     return tuple(field.name for field in machine.fields if field.name in found)
 
 

@@ -17,7 +17,7 @@ from .cases import fields_read, says
 from .layout import WIDTH, bracketed, comment, docstring, indented, statement
 from .names import class_name, constant, python_name
 from .python_class import (
-    argument_high,
+    argument_limit,
     method_name,
     method_notes,
     number,
@@ -111,27 +111,29 @@ def function_lines(machine: Machine, event: Event) -> list[str]:
         body.append(f"codes = _{constant(event.name)}_CODES[case]")
     changed = [case for case in applying if case.to is not None or case.do]
     if not by_number:
-        result = "words"
+        result = ["return words, codes"]
         for case in applying:
             body += comment(says(event, case), 4)
             if changed:
-                result = f"np.where(codes == 0, {_effect(machine, case, names)}, words)"
-        lines += indented([*body, *_returned(result)])
+                result = _returned(["codes == 0", _effect(machine, case, names), "words"])
+        lines += indented([*body, *result])
         return lines
     for case in applying:
         body += comment(says(event, case), 4)
         effect = _effect(machine, case, names)
         if effect != "words":
             start = "words" if case is changed[0] else "after"
-            body += statement("after = ", f"np.where(case == {case.number}, {effect}, {start})", "", 4)
+            body += bracketed("after = np.where(", [f"case == {case.number}", effect, start], ")", 4)
     lines += indented([*body, f"return {'after' if changed else 'words'}, codes"])
     return lines
 
 
-def _returned(result: str) -> list[str]:
-    if len(result) <= 95:
-        return [f"return {result}, codes"]
-    return [*statement("after = ", result, "", 4), "return after, codes"]
+def _returned(choice: list[str]) -> list[str]:
+    """The words after the only case that applies: condition, words where it holds, words elsewhere."""
+    line = f"return np.where({', '.join(choice)}), codes"
+    if len(line) <= WIDTH - 4:
+        return [line]
+    return [*bracketed("after = np.where(", choice, ")", 4), "return after, codes"]
 
 
 def _code(case: Case) -> str:
@@ -303,7 +305,7 @@ def _method(machine: Machine, event: Event) -> list[str]:
         name = arguments[argument.name]
         passed.append(
             f'self._flag("{argument.name}", {name}, {index})' if argument.is_bool else
-            f'self._number("{argument.name}", {name}, {number(argument_high(machine, argument))}, {index})')
+            f'self._number("{argument.name}", {name}, {argument_limit(machine, argument)}, {index})')
     lines += indented(bracketed("return self._apply(", [f'"{event.name}"', f"_{event.name}", index, *passed], ")", 8))
     return lines
 

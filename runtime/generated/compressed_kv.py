@@ -59,6 +59,7 @@ LAYOUT = Layout(
 MAX_PINS = 0xFFF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
+MAX_LAYOUT = 0x3F
 MAX_LANDED = 0x7F
 MAX_VERSION = 0xFF
 ALL = (
@@ -74,42 +75,49 @@ ALL = (
     "quarantined",
 )
 EVENTS = {
-    "take": Event("take", (Given("wanted_layout", int, 0x3F), Given("wanted_form", CompressedKvForm, 1))),
-    "emit": Event("emit", (Given("expected", int, 0xFFFFF),)),
-    "retract": Event("retract", (Given("expected", int, 0xFFFFF), Given("to_version", int, 0xFF))),
-    "seal": Event("seal", (Given("expected", int, 0xFFFFF), Given("layers", int, 0x7F), Given("is_lossy", bool, 1))),
-    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
-    "pin": Event("pin", (Given("expected", int, 0xFFFFF), Given("wanted", int, 0x3F))),
-    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
-    "use_layer": Event("use_layer", (Given("expected", int, 0xFFFFF), Given("layer", int, 0x7F))),
-    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
-    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
-    "compress_begin": Event("compress_begin", (Given("expected", int, 0xFFFFF),)),
-    "compress_done": Event("compress_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
-    "expand_begin": Event("expand_begin", (Given("wanted_layout", int, 0x3F), Given("at_version", int, 0xFF))),
-    "expand_done": Event("expand_done", (
-        Given("expected", int, 0xFFFFF),
-        Given("ok", bool, 1),
-        Given("layers", int, 0x7F),
+    "take": Event("take", (Given("wanted_layout", int, MAX_LAYOUT), Given("wanted_form", CompressedKvForm, 1))),
+    "emit": Event("emit", (Given("expected", int, MAX_GENERATION),)),
+    "retract": Event("retract", (Given("expected", int, MAX_GENERATION), Given("to_version", int, MAX_VERSION))),
+    "seal": Event("seal", (
+        Given("expected", int, MAX_GENERATION),
+        Given("layers", int, MAX_LANDED),
         Given("is_lossy", bool, 1),
     )),
-    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
+    "pin": Event("pin", (Given("expected", int, MAX_GENERATION), Given("wanted", int, MAX_LAYOUT))),
+    "unpin": Event("unpin", (Given("expected", int, MAX_GENERATION),)),
+    "use_layer": Event("use_layer", (Given("expected", int, MAX_GENERATION), Given("layer", int, MAX_LANDED))),
+    "hold": Event("hold", (Given("expected", int, MAX_GENERATION),)),
+    "unhold": Event("unhold", (Given("expected", int, MAX_GENERATION),)),
+    "compress_begin": Event("compress_begin", (Given("expected", int, MAX_GENERATION),)),
+    "compress_done": Event("compress_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "expand_begin": Event("expand_begin", (
+        Given("wanted_layout", int, MAX_LAYOUT),
+        Given("at_version", int, MAX_VERSION),
+    )),
+    "expand_done": Event("expand_done", (
+        Given("expected", int, MAX_GENERATION),
+        Given("ok", bool, 1),
+        Given("layers", int, MAX_LANDED),
+        Given("is_lossy", bool, 1),
+    )),
+    "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
     "load_begin": Event("load_begin", (
-        Given("wanted_layout", int, 0x3F),
+        Given("wanted_layout", int, MAX_LAYOUT),
         Given("wanted_form", CompressedKvForm, 1),
-        Given("at_version", int, 0xFF),
+        Given("at_version", int, MAX_VERSION),
     )),
-    "land": Event("land", (Given("expected", int, 0xFFFFF), Given("layer", int, 0x7F))),
+    "land": Event("land", (Given("expected", int, MAX_GENERATION), Given("layer", int, MAX_LANDED))),
     "load_done": Event("load_done", (
-        Given("expected", int, 0xFFFFF),
+        Given("expected", int, MAX_GENERATION),
         Given("ok", bool, 1),
-        Given("layers", int, 0x7F),
+        Given("layers", int, MAX_LANDED),
         Given("is_lossy", bool, 1),
     )),
-    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
-    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
-    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+    "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
+    "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
+    "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
 }
 
 
@@ -178,7 +186,7 @@ class CompressedKv(Slot):
 
         Fired by: allocator or compressor. Taken in: free. Refused as: retired.
         """
-        check_number("wanted_layout", wanted_layout, 0x3F)
+        check_number("wanted_layout", wanted_layout, MAX_LAYOUT)
         match self.state:
             case CompressedKvState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -199,7 +207,7 @@ class CompressedKv(Slot):
 
         Fired by: compressor. Taken in: filling. Refused as: stale, full.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -217,8 +225,8 @@ class CompressedKv(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, gap.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_version", to_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_version", to_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -236,8 +244,8 @@ class CompressedKv(Slot):
 
         Fired by: writer or compressor. Taken in: filling. Refused as: stale, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layers", layers, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layers", layers, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -259,7 +267,7 @@ class CompressedKv(Slot):
 
         Fired by: writer or compressor. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -276,8 +284,8 @@ class CompressedKv(Slot):
         Fired by: reader. Taken in: filling, compressing, loading, expanding, packed, expired, quarantined, failed,
         resident. Refused as: stale, busy, pending, packed, expired, failed, layout, too_many_readers.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("wanted", wanted, 0x3F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("wanted", wanted, MAX_LAYOUT)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -307,7 +315,7 @@ class CompressedKv(Slot):
 
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -328,8 +336,8 @@ class CompressedKv(Slot):
         Fired by: reader. Taken in: filling, compressing, packed, quarantined, failed, expired, loading, expanding,
         resident. Refused as: stale, busy, packed, expired, failed, pending.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layer", layer, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layer", layer, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -362,7 +370,7 @@ class CompressedKv(Slot):
 
         Fired by: storer, compressor or loader. Taken in: resident, packed. Refused as: stale, too_many_holds.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -380,7 +388,7 @@ class CompressedKv(Slot):
 
         Fired by: storer, compressor or loader. Taken in: resident, packed, expired. Refused as: stale, not_held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -398,7 +406,7 @@ class CompressedKv(Slot):
 
         Fired by: compressor. Taken in: resident. Refused as: stale, pinned, held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -420,7 +428,7 @@ class CompressedKv(Slot):
 
         Fired by: compressor. Taken in: compressing. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -442,8 +450,8 @@ class CompressedKv(Slot):
 
         Fired by: compressor or loader. Taken in: free. Refused as: retired.
         """
-        check_number("wanted_layout", wanted_layout, 0x3F)
-        check_number("at_version", at_version, 0xFF)
+        check_number("wanted_layout", wanted_layout, MAX_LAYOUT)
+        check_number("at_version", at_version, MAX_VERSION)
         match self.state:
             case CompressedKvState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -466,8 +474,8 @@ class CompressedKv(Slot):
 
         Fired by: compressor or loader. Taken in: expanding, quarantined. Refused as: stale, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layers", layers, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layers", layers, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -496,7 +504,7 @@ class CompressedKv(Slot):
         Fired by: decoder or resetter. Taken in: filling, compressing, loading, expanding, expired, resident, packed.
         Refused as: stale, busy, pending, expired.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -542,8 +550,8 @@ class CompressedKv(Slot):
 
         Fired by: loader. Taken in: free. Refused as: retired.
         """
-        check_number("wanted_layout", wanted_layout, 0x3F)
-        check_number("at_version", at_version, 0xFF)
+        check_number("wanted_layout", wanted_layout, MAX_LAYOUT)
+        check_number("at_version", at_version, MAX_VERSION)
         match self.state:
             case CompressedKvState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -567,8 +575,8 @@ class CompressedKv(Slot):
 
         Fired by: compressor or loader. Taken in: loading, expanding. Refused as: stale, gap, full.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layer", layer, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layer", layer, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -590,8 +598,8 @@ class CompressedKv(Slot):
 
         Fired by: loader. Taken in: loading, quarantined. Refused as: stale, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layers", layers, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layers", layers, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -621,7 +629,7 @@ class CompressedKv(Slot):
 
         Fired by: compressor or loader. Taken in: loading, expanding. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -637,7 +645,7 @@ class CompressedKv(Slot):
 
         Fired by: compressor or loader. Taken in: quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -653,7 +661,7 @@ class CompressedKv(Slot):
 
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -856,9 +864,10 @@ def _take(words: Words, wanted_layout: Number, wanted_form: Number) -> tuple[Wor
     codes = _TAKE_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --take--> filling
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_LAYOUT_FORM | _FILLING | (wanted_layout << 40) | (wanted_form <<
-        46)) + (1 << 20), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_LAYOUT_FORM | _FILLING | (wanted_layout << 40) | (wanted_form << 46)) + (1 << 20),
+        words,
     )
     return after, codes
 
@@ -911,14 +920,16 @@ def _seal(words: Words, expected: Number, layers: Number, is_lossy: Flag) -> tup
     case[expected != generation] = 1
     codes = _SEAL_CODES[case]
     # filling --seal--> packed
-    after = (
-        np.where(case == 3, words & _ALL_BUT_STATE_LANDED_LOSSY | _PACKED | (layers << 48) | (is_lossy.astype(np.int64)
-        << 47), words)
+    after = np.where(
+        case == 3,
+        words & _ALL_BUT_STATE_LANDED_LOSSY | _PACKED | (layers << 48) | (is_lossy.astype(np.int64) << 47),
+        words,
     )
     # filling --seal--> resident
-    after = (
-        np.where(case == 4, words & _ALL_BUT_STATE_LANDED_LOSSY | _RESIDENT | (layers << 48) |
-        (is_lossy.astype(np.int64) << 47), after)
+    after = np.where(
+        case == 4,
+        words & _ALL_BUT_STATE_LANDED_LOSSY | _RESIDENT | (layers << 48) | (is_lossy.astype(np.int64) << 47),
+        after,
     )
     return after, codes
 
@@ -1005,8 +1016,8 @@ def _use_layer(words: Words, expected: Number, layer: Number) -> tuple[Words, Co
     codes[is_loading_or_expanding & (layer >= landed)] = Refusal.PENDING
     codes[is_expired & (pins == 0)] = Refusal.EXPIRED
     codes[expected != generation] = Refusal.STALE
-    # resident --use_layer--> resident, expired --use_layer--> expired, loading --use_layer--> loading, expanding
-    # --use_layer--> expanding
+    # resident --use_layer--> resident, expired --use_layer--> expired, loading --use_layer--> loading,
+    # expanding --use_layer--> expanding
     return words, codes
 
 
@@ -1095,9 +1106,10 @@ def _expand_begin(words: Words, wanted_layout: Number, at_version: Number) -> tu
     codes = _EXPAND_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --expand_begin--> expanding
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_LAYOUT_VERSION | _EXPANDING | (wanted_layout << 40) | (at_version
-        << 55)) + (1 << 20), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_LAYOUT_VERSION | _EXPANDING | (wanted_layout << 40) | (at_version << 55)) + (1 << 20),
+        words,
     )
     return after, codes
 
@@ -1185,9 +1197,11 @@ def _load_begin(words: Words, wanted_layout: Number, wanted_form: Number, at_ver
     codes = _LOAD_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --load_begin--> loading
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_LAYOUT_FORM_VERSION | _LOADING | (wanted_layout << 40) |
-        (wanted_form << 46) | (at_version << 55)) + (1 << 20), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_LAYOUT_FORM_VERSION | _LOADING | (wanted_layout << 40) | (wanted_form << 46) |
+            (at_version << 55)) + (1 << 20),
+        words,
     )
     return after, codes
 
@@ -1349,7 +1363,7 @@ class CompressedKvTable(Table):
             "take",
             _take,
             index,
-            self._number("wanted_layout", wanted_layout, 0x3F, index),
+            self._number("wanted_layout", wanted_layout, MAX_LAYOUT, index),
             self._number("wanted_form", wanted_form, 1, index),
         )
 
@@ -1359,7 +1373,7 @@ class CompressedKvTable(Table):
         Fired by: compressor. Taken in: filling. Refused as: stale, full.
         """
         index = self._index(slots)
-        return self._apply("emit", _emit, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("emit", _emit, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def retract(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, to_version: npt.ArrayLike) -> Codes:
         """Rolled-back tokens take their entries with them.
@@ -1371,8 +1385,8 @@ class CompressedKvTable(Table):
             "retract",
             _retract,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_version", to_version, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_version", to_version, MAX_VERSION, index),
         )
 
     def seal(
@@ -1392,8 +1406,8 @@ class CompressedKvTable(Table):
             "seal",
             _seal,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("layers", layers, 0x7F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("layers", layers, MAX_LANDED, index),
             self._flag("is_lossy", is_lossy, index),
         )
 
@@ -1403,7 +1417,7 @@ class CompressedKvTable(Table):
         Fired by: writer or compressor. Taken in: filling. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("abandon", _abandon, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("abandon", _abandon, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def pin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, wanted: npt.ArrayLike) -> Codes:
         """Take one lease, if these are still the matched bytes, expanded, in the layout that the kernel reads.
@@ -1416,8 +1430,8 @@ class CompressedKvTable(Table):
             "pin",
             _pin,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("wanted", wanted, 0x3F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("wanted", wanted, MAX_LAYOUT, index),
         )
 
     def unpin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1426,7 +1440,7 @@ class CompressedKvTable(Table):
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
         index = self._index(slots)
-        return self._apply("unpin", _unpin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unpin", _unpin, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def use_layer(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, layer: npt.ArrayLike) -> Codes:
         """Check, in the launch that reads it, that one layer's bytes are there.
@@ -1441,8 +1455,8 @@ class CompressedKvTable(Table):
             "use_layer",
             _use_layer,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("layer", layer, 0x7F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("layer", layer, MAX_LANDED, index),
         )
 
     def hold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1451,7 +1465,7 @@ class CompressedKvTable(Table):
         Fired by: storer, compressor or loader. Taken in: resident, packed. Refused as: stale, too_many_holds.
         """
         index = self._index(slots)
-        return self._apply("hold", _hold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("hold", _hold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def unhold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer that read the slot has ended, well or badly.
@@ -1459,7 +1473,7 @@ class CompressedKvTable(Table):
         Fired by: storer, compressor or loader. Taken in: resident, packed, expired. Refused as: stale, not_held.
         """
         index = self._index(slots)
-        return self._apply("unhold", _unhold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unhold", _unhold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def compress_begin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Start to pack a cold block into another slot; this one is exclusive until the packing ends.
@@ -1467,7 +1481,12 @@ class CompressedKvTable(Table):
         Fired by: compressor. Taken in: resident. Refused as: stale, pinned, held.
         """
         index = self._index(slots)
-        return self._apply("compress_begin", _compress_begin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply(
+            "compress_begin",
+            _compress_begin,
+            index,
+            self._number("expected", expected, MAX_GENERATION, index),
+        )
 
     def compress_done(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, ok: npt.ArrayLike) -> Codes:
         """The packing has ended.
@@ -1481,7 +1500,7 @@ class CompressedKvTable(Table):
             "compress_done",
             _compress_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
         )
 
@@ -1497,8 +1516,8 @@ class CompressedKvTable(Table):
             "expand_begin",
             _expand_begin,
             index,
-            self._number("wanted_layout", wanted_layout, 0x3F, index),
-            self._number("at_version", at_version, 0xFF, index),
+            self._number("wanted_layout", wanted_layout, MAX_LAYOUT, index),
+            self._number("at_version", at_version, MAX_VERSION, index),
         )
 
     def expand_done(
@@ -1521,9 +1540,9 @@ class CompressedKvTable(Table):
             "expand_done",
             _expand_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
-            self._number("layers", layers, 0x7F, index),
+            self._number("layers", layers, MAX_LANDED, index),
             self._flag("is_lossy", is_lossy, index),
         )
 
@@ -1536,7 +1555,7 @@ class CompressedKvTable(Table):
         Refused as: stale, busy, pending, expired.
         """
         index = self._index(slots)
-        return self._apply("expire", _expire, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("expire", _expire, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def evict(self, slots: npt.ArrayLike) -> Codes:
         """Reclaim a slot that nobody holds.
@@ -1563,9 +1582,9 @@ class CompressedKvTable(Table):
             "load_begin",
             _load_begin,
             index,
-            self._number("wanted_layout", wanted_layout, 0x3F, index),
+            self._number("wanted_layout", wanted_layout, MAX_LAYOUT, index),
             self._number("wanted_form", wanted_form, 1, index),
-            self._number("at_version", at_version, 0xFF, index),
+            self._number("at_version", at_version, MAX_VERSION, index),
         )
 
     def land(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, layer: npt.ArrayLike) -> Codes:
@@ -1580,8 +1599,8 @@ class CompressedKvTable(Table):
             "land",
             _land,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("layer", layer, 0x7F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("layer", layer, MAX_LANDED, index),
         )
 
     def load_done(
@@ -1604,9 +1623,9 @@ class CompressedKvTable(Table):
             "load_done",
             _load_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
-            self._number("layers", layers, 0x7F, index),
+            self._number("layers", layers, MAX_LANDED, index),
             self._flag("is_lossy", is_lossy, index),
         )
 
@@ -1616,7 +1635,7 @@ class CompressedKvTable(Table):
         Fired by: compressor or loader. Taken in: loading, expanding. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def quiesce(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer is known to have stopped; the memory may be reused.
@@ -1624,7 +1643,7 @@ class CompressedKvTable(Table):
         Fired by: compressor or loader. Taken in: quarantined. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def discard(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Give up the bytes of a failed load or expansion.
@@ -1632,4 +1651,4 @@ class CompressedKvTable(Table):
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("discard", _discard, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("discard", _discard, index, self._number("expected", expected, MAX_GENERATION, index))

@@ -49,46 +49,52 @@ LAYOUT = Layout(
 MAX_PINS = 0xFFF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
+MAX_LAYOUT = 0x3F
 MAX_LANDED = 0x7F
+MAX_VERSION = 0xFF
 ALL = ("free", "filling", "resident", "stale", "rebuilding", "loading", "expired", "failed", "quarantined")
 EVENTS = {
-    "take": Event("take", (Given("wanted_layout", int, 0x3F),)),
-    "index": Event("index", (Given("expected", int, 0xFFFFF), Given("to_version", int, 0xFF))),
-    "retract": Event("retract", (Given("expected", int, 0xFFFFF), Given("to_version", int, 0xFF))),
+    "take": Event("take", (Given("wanted_layout", int, MAX_LAYOUT),)),
+    "index": Event("index", (Given("expected", int, MAX_GENERATION), Given("to_version", int, MAX_VERSION))),
+    "retract": Event("retract", (Given("expected", int, MAX_GENERATION), Given("to_version", int, MAX_VERSION))),
     "seal": Event("seal", (
-        Given("expected", int, 0xFFFFF),
-        Given("kv_version", int, 0xFF),
-        Given("layers", int, 0x7F),
+        Given("expected", int, MAX_GENERATION),
+        Given("kv_version", int, MAX_VERSION),
+        Given("layers", int, MAX_LANDED),
     )),
-    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
-    "pin": Event("pin", (Given("expected", int, 0xFFFFF), Given("wanted", int, 0x3F), Given("kv_version", int, 0xFF))),
-    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
+    "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
+    "pin": Event("pin", (
+        Given("expected", int, MAX_GENERATION),
+        Given("wanted", int, MAX_LAYOUT),
+        Given("kv_version", int, MAX_VERSION),
+    )),
+    "unpin": Event("unpin", (Given("expected", int, MAX_GENERATION),)),
     "use_layer": Event("use_layer", (
-        Given("expected", int, 0xFFFFF),
-        Given("layer", int, 0x7F),
-        Given("kv_version", int, 0xFF),
+        Given("expected", int, MAX_GENERATION),
+        Given("layer", int, MAX_LANDED),
+        Given("kv_version", int, MAX_VERSION),
     )),
-    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
-    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
-    "fall_behind": Event("fall_behind", (Given("expected", int, 0xFFFFF),)),
-    "rebuild_begin": Event("rebuild_begin", (Given("expected", int, 0xFFFFF),)),
+    "hold": Event("hold", (Given("expected", int, MAX_GENERATION),)),
+    "unhold": Event("unhold", (Given("expected", int, MAX_GENERATION),)),
+    "fall_behind": Event("fall_behind", (Given("expected", int, MAX_GENERATION),)),
+    "rebuild_begin": Event("rebuild_begin", (Given("expected", int, MAX_GENERATION),)),
     "rebuild_done": Event("rebuild_done", (
-        Given("expected", int, 0xFFFFF),
+        Given("expected", int, MAX_GENERATION),
         Given("ok", bool, 1),
-        Given("kv_version", int, 0xFF),
+        Given("kv_version", int, MAX_VERSION),
     )),
-    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
-    "load_begin": Event("load_begin", (Given("wanted_layout", int, 0x3F), Given("kv_version", int, 0xFF))),
-    "land": Event("land", (Given("expected", int, 0xFFFFF), Given("layer", int, 0x7F))),
+    "load_begin": Event("load_begin", (Given("wanted_layout", int, MAX_LAYOUT), Given("kv_version", int, MAX_VERSION))),
+    "land": Event("land", (Given("expected", int, MAX_GENERATION), Given("layer", int, MAX_LANDED))),
     "load_done": Event("load_done", (
-        Given("expected", int, 0xFFFFF),
+        Given("expected", int, MAX_GENERATION),
         Given("ok", bool, 1),
-        Given("layers", int, 0x7F),
+        Given("layers", int, MAX_LANDED),
     )),
-    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
-    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
-    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+    "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
+    "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
+    "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
 }
 
 
@@ -147,7 +153,7 @@ class IndexerState(Slot):
 
         Fired by: allocator. Taken in: free. Refused as: retired.
         """
-        check_number("wanted_layout", wanted_layout, 0x3F)
+        check_number("wanted_layout", wanted_layout, MAX_LAYOUT)
         match self.state:
             case IndexerStateState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -163,8 +169,8 @@ class IndexerState(Slot):
 
         Fired by: compressor or decoder. Taken in: filling. Refused as: stale, gap.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_version", to_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_version", to_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -182,8 +188,8 @@ class IndexerState(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, gap.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_version", to_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_version", to_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -203,9 +209,9 @@ class IndexerState(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale, version, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("kv_version", kv_version, 0xFF)
-        check_number("layers", layers, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("kv_version", kv_version, MAX_VERSION)
+        check_number("layers", layers, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -225,7 +231,7 @@ class IndexerState(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -242,9 +248,9 @@ class IndexerState(Slot):
         Fired by: reader. Taken in: filling, rebuilding, loading, stale, expired, quarantined, failed, resident. Refused
         as: stale, busy, pending, version, expired, failed, layout, too_many_readers.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("wanted", wanted, 0x3F)
-        check_number("kv_version", kv_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("wanted", wanted, MAX_LAYOUT)
+        check_number("kv_version", kv_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -276,7 +282,7 @@ class IndexerState(Slot):
 
         Fired by: reader. Taken in: resident, stale, expired. Refused as: stale, not_pinned.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -295,9 +301,9 @@ class IndexerState(Slot):
         Fired by: reader. Taken in: filling, rebuilding, quarantined, failed, stale, expired, resident, loading. Refused
         as: stale, busy, expired, failed, version, pending.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layer", layer, 0x7F)
-        check_number("kv_version", kv_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layer", layer, MAX_LANDED)
+        check_number("kv_version", kv_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -341,7 +347,7 @@ class IndexerState(Slot):
 
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -359,7 +365,7 @@ class IndexerState(Slot):
 
         Fired by: storer. Taken in: resident, stale, expired. Refused as: stale, not_held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -377,7 +383,7 @@ class IndexerState(Slot):
 
         Fired by: compressor or decoder. Taken in: stale, resident. Refused as: stale, version.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -395,7 +401,7 @@ class IndexerState(Slot):
 
         Fired by: compressor. Taken in: stale. Refused as: stale, pinned, held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -415,8 +421,8 @@ class IndexerState(Slot):
 
         Fired by: compressor. Taken in: rebuilding. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("kv_version", kv_version, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("kv_version", kv_version, MAX_VERSION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -439,7 +445,7 @@ class IndexerState(Slot):
         Fired by: decoder or resetter. Taken in: filling, rebuilding, loading, expired, resident, stale. Refused as:
         stale, busy, pending, expired.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -478,8 +484,8 @@ class IndexerState(Slot):
 
         Fired by: loader. Taken in: free. Refused as: retired.
         """
-        check_number("wanted_layout", wanted_layout, 0x3F)
-        check_number("kv_version", kv_version, 0xFF)
+        check_number("wanted_layout", wanted_layout, MAX_LAYOUT)
+        check_number("kv_version", kv_version, MAX_VERSION)
         match self.state:
             case IndexerStateState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -502,8 +508,8 @@ class IndexerState(Slot):
 
         Fired by: loader. Taken in: loading. Refused as: stale, gap, full.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layer", layer, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layer", layer, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -525,8 +531,8 @@ class IndexerState(Slot):
 
         Fired by: loader. Taken in: loading, quarantined. Refused as: stale, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("layers", layers, 0x7F)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("layers", layers, MAX_LANDED)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -552,7 +558,7 @@ class IndexerState(Slot):
 
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -568,7 +574,7 @@ class IndexerState(Slot):
 
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -584,7 +590,7 @@ class IndexerState(Slot):
 
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -900,8 +906,8 @@ def _use_layer(words: Words, expected: Number, layer: Number, kv_version: Number
     codes[is_expired & (pins == 0)] = Refusal.EXPIRED
     codes[is_stale & (pins == 0)] = Refusal.VERSION
     codes[expected != generation] = Refusal.STALE
-    # resident --use_layer--> resident, stale --use_layer--> stale, expired --use_layer--> expired, loading
-    # --use_layer--> loading
+    # resident --use_layer--> resident, stale --use_layer--> stale, expired --use_layer--> expired,
+    # loading --use_layer--> loading
     return words, codes
 
 
@@ -1043,9 +1049,10 @@ def _load_begin(words: Words, wanted_layout: Number, kv_version: Number) -> tupl
     codes = _LOAD_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --load_begin--> loading
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_LAYOUT_VERSION | _LOADING | (wanted_layout << 40) | (kv_version <<
-        53)) + (1 << 20), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_LAYOUT_VERSION | _LOADING | (wanted_layout << 40) | (kv_version << 53)) + (1 << 20),
+        words,
     )
     return after, codes
 
@@ -1206,7 +1213,7 @@ class IndexerStateTable(Table):
         Fired by: allocator. Taken in: free. Refused as: retired.
         """
         index = self._index(slots)
-        return self._apply("take", _take, index, self._number("wanted_layout", wanted_layout, 0x3F, index))
+        return self._apply("take", _take, index, self._number("wanted_layout", wanted_layout, MAX_LAYOUT, index))
 
     def index(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, to_version: npt.ArrayLike) -> Codes:
         """Catch up with the entries; keys for every batch up to this version are written.
@@ -1218,8 +1225,8 @@ class IndexerStateTable(Table):
             "index",
             _index,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_version", to_version, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_version", to_version, MAX_VERSION, index),
         )
 
     def retract(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, to_version: npt.ArrayLike) -> Codes:
@@ -1232,8 +1239,8 @@ class IndexerStateTable(Table):
             "retract",
             _retract,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_version", to_version, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_version", to_version, MAX_VERSION, index),
         )
 
     def seal(
@@ -1255,9 +1262,9 @@ class IndexerStateTable(Table):
             "seal",
             _seal,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("kv_version", kv_version, 0xFF, index),
-            self._number("layers", layers, 0x7F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("kv_version", kv_version, MAX_VERSION, index),
+            self._number("layers", layers, MAX_LANDED, index),
         )
 
     def abandon(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1266,7 +1273,7 @@ class IndexerStateTable(Table):
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("abandon", _abandon, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("abandon", _abandon, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def pin(
         self,
@@ -1286,9 +1293,9 @@ class IndexerStateTable(Table):
             "pin",
             _pin,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("wanted", wanted, 0x3F, index),
-            self._number("kv_version", kv_version, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("wanted", wanted, MAX_LAYOUT, index),
+            self._number("kv_version", kv_version, MAX_VERSION, index),
         )
 
     def unpin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1297,7 +1304,7 @@ class IndexerStateTable(Table):
         Fired by: reader. Taken in: resident, stale, expired. Refused as: stale, not_pinned.
         """
         index = self._index(slots)
-        return self._apply("unpin", _unpin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unpin", _unpin, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def use_layer(
         self,
@@ -1317,9 +1324,9 @@ class IndexerStateTable(Table):
             "use_layer",
             _use_layer,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("layer", layer, 0x7F, index),
-            self._number("kv_version", kv_version, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("layer", layer, MAX_LANDED, index),
+            self._number("kv_version", kv_version, MAX_VERSION, index),
         )
 
     def hold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1328,7 +1335,7 @@ class IndexerStateTable(Table):
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
         index = self._index(slots)
-        return self._apply("hold", _hold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("hold", _hold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def unhold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer that read the slot has ended, well or badly.
@@ -1336,7 +1343,7 @@ class IndexerStateTable(Table):
         Fired by: storer. Taken in: resident, stale, expired. Refused as: stale, not_held.
         """
         index = self._index(slots)
-        return self._apply("unhold", _unhold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unhold", _unhold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def fall_behind(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The entries were made anew at another version, and these keys were not.
@@ -1344,7 +1351,12 @@ class IndexerStateTable(Table):
         Fired by: compressor or decoder. Taken in: stale, resident. Refused as: stale, version.
         """
         index = self._index(slots)
-        return self._apply("fall_behind", _fall_behind, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply(
+            "fall_behind",
+            _fall_behind,
+            index,
+            self._number("expected", expected, MAX_GENERATION, index),
+        )
 
     def rebuild_begin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Compute the keys anew in place, once nobody reads the old ones.
@@ -1352,7 +1364,12 @@ class IndexerStateTable(Table):
         Fired by: compressor. Taken in: stale. Refused as: stale, pinned, held.
         """
         index = self._index(slots)
-        return self._apply("rebuild_begin", _rebuild_begin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply(
+            "rebuild_begin",
+            _rebuild_begin,
+            index,
+            self._number("expected", expected, MAX_GENERATION, index),
+        )
 
     def rebuild_done(
         self,
@@ -1371,9 +1388,9 @@ class IndexerStateTable(Table):
             "rebuild_done",
             _rebuild_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
-            self._number("kv_version", kv_version, 0xFF, index),
+            self._number("kv_version", kv_version, MAX_VERSION, index),
         )
 
     def expire(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1385,7 +1402,7 @@ class IndexerStateTable(Table):
         stale, busy, pending, expired.
         """
         index = self._index(slots)
-        return self._apply("expire", _expire, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("expire", _expire, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def evict(self, slots: npt.ArrayLike) -> Codes:
         """Reclaim a slot that nobody holds.
@@ -1405,8 +1422,8 @@ class IndexerStateTable(Table):
             "load_begin",
             _load_begin,
             index,
-            self._number("wanted_layout", wanted_layout, 0x3F, index),
-            self._number("kv_version", kv_version, 0xFF, index),
+            self._number("wanted_layout", wanted_layout, MAX_LAYOUT, index),
+            self._number("kv_version", kv_version, MAX_VERSION, index),
         )
 
     def land(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, layer: npt.ArrayLike) -> Codes:
@@ -1421,8 +1438,8 @@ class IndexerStateTable(Table):
             "land",
             _land,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("layer", layer, 0x7F, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("layer", layer, MAX_LANDED, index),
         )
 
     def load_done(
@@ -1444,9 +1461,9 @@ class IndexerStateTable(Table):
             "load_done",
             _load_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
-            self._number("layers", layers, 0x7F, index),
+            self._number("layers", layers, MAX_LANDED, index),
         )
 
     def load_abort(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1455,7 +1472,7 @@ class IndexerStateTable(Table):
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def quiesce(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer is known to have stopped; the memory may be reused.
@@ -1463,7 +1480,7 @@ class IndexerStateTable(Table):
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def discard(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Give up the bytes of a failed load or rebuilding.
@@ -1471,4 +1488,4 @@ class IndexerStateTable(Table):
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("discard", _discard, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("discard", _discard, index, self._number("expected", expected, MAX_GENERATION, index))

@@ -55,27 +55,28 @@ LAYOUT = Layout(
 )
 MAX_PINS = 0xFF
 MAX_GENERATION = 0xFFFFF
+MAX_EPOCH = 0xFFFF
 ALL = ("free", "staging", "durable", "corrupt", "expired", "failed", "quarantined")
 EVENTS = {
     "put_begin": Event("put_begin", (
         Given("of_kind", OndiskPrefixKind, 3),
-        Given("at_epoch", int, 0xFFFF),
+        Given("at_epoch", int, MAX_EPOCH),
         Given("is_lossy", bool, 1),
     )),
-    "put_done": Event("put_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
-    "put_abort": Event("put_abort", (Given("expected", int, 0xFFFFF),)),
-    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
+    "put_done": Event("put_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "put_abort": Event("put_abort", (Given("expected", int, MAX_GENERATION),)),
+    "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
     "recover": Event("recover", (
         Given("of_kind", OndiskPrefixKind, 3),
-        Given("at_epoch", int, 0xFFFF),
+        Given("at_epoch", int, MAX_EPOCH),
         Given("is_lossy", bool, 1),
     )),
-    "open": Event("open", (Given("expected", int, 0xFFFFF), Given("at_epoch", int, 0xFFFF))),
-    "close": Event("close", (Given("expected", int, 0xFFFFF),)),
-    "verify": Event("verify", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
-    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "open": Event("open", (Given("expected", int, MAX_GENERATION), Given("at_epoch", int, MAX_EPOCH))),
+    "close": Event("close", (Given("expected", int, MAX_GENERATION),)),
+    "verify": Event("verify", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
-    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+    "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
 }
 
 
@@ -134,7 +135,7 @@ class OndiskPrefix(Slot):
 
         Fired by: storer. Taken in: free. Refused as: retired.
         """
-        check_number("at_epoch", at_epoch, 0xFFFF)
+        check_number("at_epoch", at_epoch, MAX_EPOCH)
         match self.state:
             case OndiskPrefixState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -158,7 +159,7 @@ class OndiskPrefix(Slot):
 
         Fired by: storer. Taken in: staging, quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -182,7 +183,7 @@ class OndiskPrefix(Slot):
 
         Fired by: storer. Taken in: staging. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -198,7 +199,7 @@ class OndiskPrefix(Slot):
 
         Fired by: storer. Taken in: quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -214,7 +215,7 @@ class OndiskPrefix(Slot):
 
         Fired by: storer or loader. Taken in: free. Refused as: retired.
         """
-        check_number("at_epoch", at_epoch, 0xFFFF)
+        check_number("at_epoch", at_epoch, MAX_EPOCH)
         match self.state:
             case OndiskPrefixState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -237,8 +238,8 @@ class OndiskPrefix(Slot):
         Fired by: loader. Taken in: staging, corrupt, failed, expired, quarantined, durable. Refused as: stale, pending,
         failed, expired, epoch, too_many_readers.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at_epoch", at_epoch, 0xFFFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at_epoch", at_epoch, MAX_EPOCH)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -264,7 +265,7 @@ class OndiskPrefix(Slot):
 
         Fired by: loader. Taken in: durable, corrupt, expired. Refused as: stale, not_pinned.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -284,7 +285,7 @@ class OndiskPrefix(Slot):
 
         Fired by: loader or storer. Taken in: expired, corrupt, durable. Refused as: stale, expired, failed.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -308,7 +309,7 @@ class OndiskPrefix(Slot):
 
         Fired by: resetter. Taken in: staging, corrupt, expired, durable. Refused as: stale, pending, failed, expired.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -351,7 +352,7 @@ class OndiskPrefix(Slot):
 
         Fired by: allocator or storer. Taken in: failed. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -453,9 +454,11 @@ def _put_begin(words: Words, of_kind: Number, at_epoch: Number, is_lossy: Flag) 
     codes = _PUT_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --put_begin--> staging
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_KIND_EPOCH_LOSSY | _STAGING | (of_kind << 12) | (at_epoch << 35) |
-        (is_lossy.astype(np.int64) << 52)) + (1 << 15), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_KIND_EPOCH_LOSSY | _STAGING | (of_kind << 12) | (at_epoch << 35) |
+            (is_lossy.astype(np.int64) << 52)) + (1 << 15),
+        words,
     )
     return after, codes
 
@@ -525,9 +528,11 @@ def _recover(words: Words, of_kind: Number, at_epoch: Number, is_lossy: Flag) ->
     codes = _RECOVER_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --recover--> durable
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_KIND_EPOCH_LOSSY | _DURABLE | (of_kind << 12) | (at_epoch << 35) |
-        (is_lossy.astype(np.int64) << 52)) + (1 << 15), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_KIND_EPOCH_LOSSY | _DURABLE | (of_kind << 12) | (at_epoch << 35) |
+            (is_lossy.astype(np.int64) << 52)) + (1 << 15),
+        words,
     )
     return after, codes
 
@@ -720,7 +725,7 @@ class OndiskPrefixTable(Table):
             _put_begin,
             index,
             self._number("of_kind", of_kind, 3, index),
-            self._number("at_epoch", at_epoch, 0xFFFF, index),
+            self._number("at_epoch", at_epoch, MAX_EPOCH, index),
             self._flag("is_lossy", is_lossy, index),
         )
 
@@ -736,7 +741,7 @@ class OndiskPrefixTable(Table):
             "put_done",
             _put_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
         )
 
@@ -746,7 +751,7 @@ class OndiskPrefixTable(Table):
         Fired by: storer. Taken in: staging. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("put_abort", _put_abort, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("put_abort", _put_abort, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def quiesce(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The write is known to have stopped and its leftovers are swept.
@@ -754,7 +759,7 @@ class OndiskPrefixTable(Table):
         Fired by: storer. Taken in: quarantined. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def recover(
         self,
@@ -774,7 +779,7 @@ class OndiskPrefixTable(Table):
             _recover,
             index,
             self._number("of_kind", of_kind, 3, index),
-            self._number("at_epoch", at_epoch, 0xFFFF, index),
+            self._number("at_epoch", at_epoch, MAX_EPOCH, index),
             self._flag("is_lossy", is_lossy, index),
         )
 
@@ -789,8 +794,8 @@ class OndiskPrefixTable(Table):
             "open",
             _open,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at_epoch", at_epoch, 0xFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at_epoch", at_epoch, MAX_EPOCH, index),
         )
 
     def close(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -799,7 +804,7 @@ class OndiskPrefixTable(Table):
         Fired by: loader. Taken in: durable, corrupt, expired. Refused as: stale, not_pinned.
         """
         index = self._index(slots)
-        return self._apply("close", _close, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("close", _close, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def verify(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, ok: npt.ArrayLike) -> Codes:
         """The bytes that were read match their digest, or don't.
@@ -813,7 +818,7 @@ class OndiskPrefixTable(Table):
             "verify",
             _verify,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
         )
 
@@ -823,7 +828,7 @@ class OndiskPrefixTable(Table):
         Fired by: resetter. Taken in: staging, corrupt, expired, durable. Refused as: stale, pending, failed, expired.
         """
         index = self._index(slots)
-        return self._apply("expire", _expire, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("expire", _expire, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def evict(self, slots: npt.ArrayLike) -> Codes:
         """Remove an object that nobody reads.
@@ -839,4 +844,4 @@ class OndiskPrefixTable(Table):
         Fired by: allocator or storer. Taken in: failed. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("discard", _discard, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("discard", _discard, index, self._number("expected", expected, MAX_GENERATION, index))

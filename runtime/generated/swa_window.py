@@ -45,24 +45,25 @@ LAYOUT = Layout(
 MAX_PINS = 0xFFF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
+MAX_BOUNDARY = 0xFFFFFF
 ALL = ("free", "filling", "resident", "loading", "expired", "failed", "quarantined")
 EVENTS = {
     "take": Event("take", ()),
-    "slide": Event("slide", (Given("expected", int, 0xFFFFF), Given("to_boundary", int, 0xFFFFFF))),
-    "rewind": Event("rewind", (Given("expected", int, 0xFFFFF), Given("to_boundary", int, 0xFFFFFF))),
-    "seal": Event("seal", (Given("expected", int, 0xFFFFF), Given("at", int, 0xFFFFFF))),
-    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
-    "pin": Event("pin", (Given("expected", int, 0xFFFFF), Given("at", int, 0xFFFFFF))),
-    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
-    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
-    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
-    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "slide": Event("slide", (Given("expected", int, MAX_GENERATION), Given("to_boundary", int, MAX_BOUNDARY))),
+    "rewind": Event("rewind", (Given("expected", int, MAX_GENERATION), Given("to_boundary", int, MAX_BOUNDARY))),
+    "seal": Event("seal", (Given("expected", int, MAX_GENERATION), Given("at", int, MAX_BOUNDARY))),
+    "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
+    "pin": Event("pin", (Given("expected", int, MAX_GENERATION), Given("at", int, MAX_BOUNDARY))),
+    "unpin": Event("unpin", (Given("expected", int, MAX_GENERATION),)),
+    "hold": Event("hold", (Given("expected", int, MAX_GENERATION),)),
+    "unhold": Event("unhold", (Given("expected", int, MAX_GENERATION),)),
+    "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
-    "load_begin": Event("load_begin", (Given("at", int, 0xFFFFFF),)),
-    "load_done": Event("load_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
-    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
-    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
-    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+    "load_begin": Event("load_begin", (Given("at", int, MAX_BOUNDARY),)),
+    "load_done": Event("load_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
+    "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
+    "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
 }
 
 
@@ -126,8 +127,8 @@ class SwaWindow(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, position.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_boundary", to_boundary, 0xFFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_boundary", to_boundary, MAX_BOUNDARY)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -145,8 +146,8 @@ class SwaWindow(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, position.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_boundary", to_boundary, 0xFFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_boundary", to_boundary, MAX_BOUNDARY)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -164,8 +165,8 @@ class SwaWindow(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at", at, 0xFFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at", at, MAX_BOUNDARY)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -181,7 +182,7 @@ class SwaWindow(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -198,8 +199,8 @@ class SwaWindow(Slot):
         Fired by: reader. Taken in: filling, loading, expired, quarantined, failed, resident. Refused as: stale, busy,
         pending, expired, failed, position, too_many_readers.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at", at, 0xFFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at", at, MAX_BOUNDARY)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -227,7 +228,7 @@ class SwaWindow(Slot):
 
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -245,7 +246,7 @@ class SwaWindow(Slot):
 
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -263,7 +264,7 @@ class SwaWindow(Slot):
 
         Fired by: storer. Taken in: resident, expired. Refused as: stale, not_held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -284,7 +285,7 @@ class SwaWindow(Slot):
         Fired by: decoder or resetter. Taken in: filling, loading, expired, resident. Refused as: stale, busy, pending,
         expired.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -323,7 +324,7 @@ class SwaWindow(Slot):
 
         Fired by: loader. Taken in: free. Refused as: retired.
         """
-        check_number("at", at, 0xFFFFFF)
+        check_number("at", at, MAX_BOUNDARY)
         match self.state:
             case SwaWindowState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -341,7 +342,7 @@ class SwaWindow(Slot):
 
         Fired by: loader. Taken in: loading, quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -365,7 +366,7 @@ class SwaWindow(Slot):
 
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -381,7 +382,7 @@ class SwaWindow(Slot):
 
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -397,7 +398,7 @@ class SwaWindow(Slot):
 
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -693,8 +694,7 @@ def _load_begin(words: Words, at: Number) -> tuple[Words, Codes]:
     codes = _LOAD_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --load_begin--> loading
-    after = np.where(codes == 0, (words & _ALL_BUT_STATE_BOUNDARY | _LOADING | (at << 40)) + (1 << 20), words)
-    return after, codes
+    return np.where(codes == 0, (words & _ALL_BUT_STATE_BOUNDARY | _LOADING | (at << 40)) + (1 << 20), words), codes
 
 
 _LOAD_DONE_ELSE = by_state({_LOADING: 3, _QUARANTINED: 4}, 0, 16)
@@ -829,8 +829,8 @@ class SwaWindowTable(Table):
             "slide",
             _slide,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_boundary", to_boundary, 0xFFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_boundary", to_boundary, MAX_BOUNDARY, index),
         )
 
     def rewind(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, to_boundary: npt.ArrayLike) -> Codes:
@@ -843,8 +843,8 @@ class SwaWindowTable(Table):
             "rewind",
             _rewind,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_boundary", to_boundary, 0xFFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_boundary", to_boundary, MAX_BOUNDARY, index),
         )
 
     def seal(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, at: npt.ArrayLike) -> Codes:
@@ -857,8 +857,8 @@ class SwaWindowTable(Table):
             "seal",
             _seal,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at", at, 0xFFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at", at, MAX_BOUNDARY, index),
         )
 
     def abandon(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -867,7 +867,7 @@ class SwaWindowTable(Table):
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("abandon", _abandon, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("abandon", _abandon, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def pin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, at: npt.ArrayLike) -> Codes:
         """Take one lease, if these are still the rows of this boundary.
@@ -880,8 +880,8 @@ class SwaWindowTable(Table):
             "pin",
             _pin,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at", at, 0xFFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at", at, MAX_BOUNDARY, index),
         )
 
     def unpin(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -890,7 +890,7 @@ class SwaWindowTable(Table):
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
         index = self._index(slots)
-        return self._apply("unpin", _unpin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unpin", _unpin, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def hold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """An open transfer starts to read the slot.
@@ -898,7 +898,7 @@ class SwaWindowTable(Table):
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
         index = self._index(slots)
-        return self._apply("hold", _hold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("hold", _hold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def unhold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer that read the slot has ended, well or badly.
@@ -906,7 +906,7 @@ class SwaWindowTable(Table):
         Fired by: storer. Taken in: resident, expired. Refused as: stale, not_held.
         """
         index = self._index(slots)
-        return self._apply("unhold", _unhold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unhold", _unhold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def expire(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The sequence has moved on, or its epoch has ended; never readable again.
@@ -917,7 +917,7 @@ class SwaWindowTable(Table):
         expired.
         """
         index = self._index(slots)
-        return self._apply("expire", _expire, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("expire", _expire, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def evict(self, slots: npt.ArrayLike) -> Codes:
         """Reclaim a slot that nobody holds.
@@ -933,7 +933,7 @@ class SwaWindowTable(Table):
         Fired by: loader. Taken in: free. Refused as: retired.
         """
         index = self._index(slots)
-        return self._apply("load_begin", _load_begin, index, self._number("at", at, 0xFFFFFF, index))
+        return self._apply("load_begin", _load_begin, index, self._number("at", at, MAX_BOUNDARY, index))
 
     def load_done(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, ok: npt.ArrayLike) -> Codes:
         """The transfer has ended.
@@ -947,7 +947,7 @@ class SwaWindowTable(Table):
             "load_done",
             _load_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
         )
 
@@ -957,7 +957,7 @@ class SwaWindowTable(Table):
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def quiesce(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer is known to have stopped; the memory may be reused.
@@ -965,7 +965,7 @@ class SwaWindowTable(Table):
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def discard(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Give up the bytes of a failed load.
@@ -973,4 +973,4 @@ class SwaWindowTable(Table):
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("discard", _discard, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("discard", _discard, index, self._number("expected", expected, MAX_GENERATION, index))

@@ -57,51 +57,56 @@ MAX_PINS = 0x3FF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
 MAX_POSITION = 0xFFFF
+MAX_ROWS = 0xFF
 ALL = ("free", "filling", "resident", "loading", "expired", "failed", "quarantined")
 EVENTS = {
     "take": Event("take", (Given("wanted_semantics", UncompressedTailSemantics, 1),)),
-    "append": Event("append", (Given("expected", int, 0xFFFFF), Given("count", int, 0xFF), Given("span", int, 0xFF))),
-    "emit": Event("emit", (Given("expected", int, 0xFFFFF), Given("span", int, 0xFF))),
+    "append": Event("append", (
+        Given("expected", int, MAX_GENERATION),
+        Given("count", int, MAX_ROWS),
+        Given("span", int, MAX_ROWS),
+    )),
+    "emit": Event("emit", (Given("expected", int, MAX_GENERATION), Given("span", int, MAX_ROWS))),
     "rewind": Event("rewind", (
-        Given("expected", int, 0xFFFFF),
-        Given("to_position", int, 0xFFFF),
-        Given("to_rows", int, 0xFF),
+        Given("expected", int, MAX_GENERATION),
+        Given("to_position", int, MAX_POSITION),
+        Given("to_rows", int, MAX_ROWS),
     )),
     "restore": Event("restore", (
-        Given("expected", int, 0xFFFFF),
-        Given("at", int, 0xFFFF),
-        Given("with_rows", int, 0xFF),
+        Given("expected", int, MAX_GENERATION),
+        Given("at", int, MAX_POSITION),
+        Given("with_rows", int, MAX_ROWS),
         Given("has_carry", bool, 1),
         Given("given_semantics", UncompressedTailSemantics, 1),
     )),
     "seal": Event("seal", (
-        Given("expected", int, 0xFFFFF),
-        Given("at", int, 0xFFFF),
-        Given("with_rows", int, 0xFF),
+        Given("expected", int, MAX_GENERATION),
+        Given("at", int, MAX_POSITION),
+        Given("with_rows", int, MAX_ROWS),
         Given("has_carry", bool, 1),
     )),
-    "abandon": Event("abandon", (Given("expected", int, 0xFFFFF),)),
+    "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
     "pin": Event("pin", (
-        Given("expected", int, 0xFFFFF),
-        Given("at", int, 0xFFFF),
-        Given("with_rows", int, 0xFF),
+        Given("expected", int, MAX_GENERATION),
+        Given("at", int, MAX_POSITION),
+        Given("with_rows", int, MAX_ROWS),
         Given("wanted_semantics", UncompressedTailSemantics, 1),
     )),
-    "unpin": Event("unpin", (Given("expected", int, 0xFFFFF),)),
-    "hold": Event("hold", (Given("expected", int, 0xFFFFF),)),
-    "unhold": Event("unhold", (Given("expected", int, 0xFFFFF),)),
-    "expire": Event("expire", (Given("expected", int, 0xFFFFF),)),
+    "unpin": Event("unpin", (Given("expected", int, MAX_GENERATION),)),
+    "hold": Event("hold", (Given("expected", int, MAX_GENERATION),)),
+    "unhold": Event("unhold", (Given("expected", int, MAX_GENERATION),)),
+    "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
     "load_begin": Event("load_begin", (
-        Given("at", int, 0xFFFF),
-        Given("with_rows", int, 0xFF),
+        Given("at", int, MAX_POSITION),
+        Given("with_rows", int, MAX_ROWS),
         Given("has_carry", bool, 1),
         Given("wanted_semantics", UncompressedTailSemantics, 1),
     )),
-    "load_done": Event("load_done", (Given("expected", int, 0xFFFFF), Given("ok", bool, 1))),
-    "load_abort": Event("load_abort", (Given("expected", int, 0xFFFFF),)),
-    "quiesce": Event("quiesce", (Given("expected", int, 0xFFFFF),)),
-    "discard": Event("discard", (Given("expected", int, 0xFFFFF),)),
+    "load_done": Event("load_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
+    "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
+    "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
 }
 
 
@@ -184,9 +189,9 @@ class UncompressedTail(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, full.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("count", count, 0xFF)
-        check_number("span", span, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("count", count, MAX_ROWS)
+        check_number("span", span, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -204,8 +209,8 @@ class UncompressedTail(Slot):
 
         Fired by: compressor. Taken in: filling. Refused as: stale, incomplete, full.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("span", span, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("span", span, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -229,9 +234,9 @@ class UncompressedTail(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, gap, position.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("to_position", to_position, 0xFFFF)
-        check_number("to_rows", to_rows, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("to_position", to_position, MAX_POSITION)
+        check_number("to_rows", to_rows, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -259,9 +264,9 @@ class UncompressedTail(Slot):
 
         Fired by: decoder. Taken in: filling. Refused as: stale, semantics, incomplete.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at", at, 0xFFFF)
-        check_number("with_rows", with_rows, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at", at, MAX_POSITION)
+        check_number("with_rows", with_rows, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -283,9 +288,9 @@ class UncompressedTail(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at", at, 0xFFFF)
-        check_number("with_rows", with_rows, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at", at, MAX_POSITION)
+        check_number("with_rows", with_rows, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -301,7 +306,7 @@ class UncompressedTail(Slot):
 
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -333,9 +338,9 @@ class UncompressedTail(Slot):
         Fired by: reader. Taken in: filling, loading, expired, quarantined, failed, resident. Refused as: stale, busy,
         pending, expired, failed, semantics, position, incomplete, too_many_readers.
         """
-        check_number("expected", expected, 0xFFFFF)
-        check_number("at", at, 0xFFFF)
-        check_number("with_rows", with_rows, 0xFF)
+        check_number("expected", expected, MAX_GENERATION)
+        check_number("at", at, MAX_POSITION)
+        check_number("with_rows", with_rows, MAX_ROWS)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -367,7 +372,7 @@ class UncompressedTail(Slot):
 
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -385,7 +390,7 @@ class UncompressedTail(Slot):
 
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -403,7 +408,7 @@ class UncompressedTail(Slot):
 
         Fired by: storer. Taken in: resident, expired. Refused as: stale, not_held.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -424,7 +429,7 @@ class UncompressedTail(Slot):
         Fired by: decoder or resetter. Taken in: filling, loading, expired, resident. Refused as: stale, busy, pending,
         expired.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -476,8 +481,8 @@ class UncompressedTail(Slot):
 
         Fired by: loader. Taken in: free. Refused as: retired.
         """
-        check_number("at", at, 0xFFFF)
-        check_number("with_rows", with_rows, 0xFF)
+        check_number("at", at, MAX_POSITION)
+        check_number("with_rows", with_rows, MAX_ROWS)
         match self.state:
             case UncompressedTailState.FREE:
                 if self.generation == MAX_GENERATION:
@@ -502,7 +507,7 @@ class UncompressedTail(Slot):
 
         Fired by: loader. Taken in: loading, quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -532,7 +537,7 @@ class UncompressedTail(Slot):
 
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -548,7 +553,7 @@ class UncompressedTail(Slot):
 
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -570,7 +575,7 @@ class UncompressedTail(Slot):
 
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
-        check_number("expected", expected, 0xFFFFF)
+        check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
@@ -741,9 +746,10 @@ def _take(words: Words, wanted_semantics: Number) -> tuple[Words, Codes]:
     codes = _TAKE_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --take--> filling
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_SEMANTICS | _FILLING | (wanted_semantics << 63)) + (1 << 18),
-        words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_SEMANTICS | _FILLING | (wanted_semantics << 63)) + (1 << 18),
+        words,
     )
     return after, codes
 
@@ -824,9 +830,10 @@ def _restore(
     codes[is_filling & (given_semantics != semantics)] = Refusal.SEMANTICS
     codes[expected != generation] = Refusal.STALE
     # filling --restore--> filling
-    after = (
-        np.where(codes == 0, words & _ALL_BUT_POSITION_ROWS_CARRY | (at << 38) | (with_rows << 54) |
-        (has_carry.astype(np.int64) << 62), words)
+    after = np.where(
+        codes == 0,
+        words & _ALL_BUT_POSITION_ROWS_CARRY | (at << 38) | (with_rows << 54) | (has_carry.astype(np.int64) << 62),
+        words,
     )
     return after, codes
 
@@ -841,9 +848,11 @@ def _seal(words: Words, expected: Number, at: Number, with_rows: Number, has_car
     codes = _SEAL_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # filling --seal--> resident
-    after = (
-        np.where(codes == 0, words & _ALL_BUT_STATE_POSITION_ROWS_CARRY | _RESIDENT | (at << 38) | (with_rows << 54) |
-        (has_carry.astype(np.int64) << 62), words)
+    after = np.where(
+        codes == 0,
+        words & _ALL_BUT_STATE_POSITION_ROWS_CARRY | _RESIDENT | (at << 38) | (with_rows << 54) |
+            (has_carry.astype(np.int64) << 62),
+        words,
     )
     return after, codes
 
@@ -996,9 +1005,11 @@ def _load_begin(
     codes = _LOAD_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --load_begin--> loading
-    after = (
-        np.where(codes == 0, (words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS | _LOADING | (at << 38) | (with_rows
-        << 54) | (has_carry.astype(np.int64) << 62) | (wanted_semantics << 63)) + (1 << 18), words)
+    after = np.where(
+        codes == 0,
+        (words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS | _LOADING | (at << 38) | (with_rows << 54) |
+            (has_carry.astype(np.int64) << 62) | (wanted_semantics << 63)) + (1 << 18),
+        words,
     )
     return after, codes
 
@@ -1148,9 +1159,9 @@ class UncompressedTailTable(Table):
             "append",
             _append,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("count", count, 0xFF, index),
-            self._number("span", span, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("count", count, MAX_ROWS, index),
+            self._number("span", span, MAX_ROWS, index),
         )
 
     def emit(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, span: npt.ArrayLike) -> Codes:
@@ -1163,8 +1174,8 @@ class UncompressedTailTable(Table):
             "emit",
             _emit,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("span", span, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("span", span, MAX_ROWS, index),
         )
 
     def rewind(
@@ -1186,9 +1197,9 @@ class UncompressedTailTable(Table):
             "rewind",
             _rewind,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("to_position", to_position, 0xFFFF, index),
-            self._number("to_rows", to_rows, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("to_position", to_position, MAX_POSITION, index),
+            self._number("to_rows", to_rows, MAX_ROWS, index),
         )
 
     def restore(
@@ -1210,9 +1221,9 @@ class UncompressedTailTable(Table):
             "restore",
             _restore,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at", at, 0xFFFF, index),
-            self._number("with_rows", with_rows, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at", at, MAX_POSITION, index),
+            self._number("with_rows", with_rows, MAX_ROWS, index),
             self._flag("has_carry", has_carry, index),
             self._number("given_semantics", given_semantics, 1, index),
         )
@@ -1237,9 +1248,9 @@ class UncompressedTailTable(Table):
             "seal",
             _seal,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at", at, 0xFFFF, index),
-            self._number("with_rows", with_rows, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at", at, MAX_POSITION, index),
+            self._number("with_rows", with_rows, MAX_ROWS, index),
             self._flag("has_carry", has_carry, index),
         )
 
@@ -1249,7 +1260,7 @@ class UncompressedTailTable(Table):
         Fired by: writer. Taken in: filling. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("abandon", _abandon, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("abandon", _abandon, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def pin(
         self,
@@ -1272,9 +1283,9 @@ class UncompressedTailTable(Table):
             "pin",
             _pin,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
-            self._number("at", at, 0xFFFF, index),
-            self._number("with_rows", with_rows, 0xFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("at", at, MAX_POSITION, index),
+            self._number("with_rows", with_rows, MAX_ROWS, index),
             self._number("wanted_semantics", wanted_semantics, 1, index),
         )
 
@@ -1284,7 +1295,7 @@ class UncompressedTailTable(Table):
         Fired by: reader. Taken in: resident, expired. Refused as: stale, not_pinned.
         """
         index = self._index(slots)
-        return self._apply("unpin", _unpin, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unpin", _unpin, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def hold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """An open transfer starts to read the slot.
@@ -1292,7 +1303,7 @@ class UncompressedTailTable(Table):
         Fired by: storer. Taken in: resident. Refused as: stale, too_many_holds.
         """
         index = self._index(slots)
-        return self._apply("hold", _hold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("hold", _hold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def unhold(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer that read the slot has ended, well or badly.
@@ -1300,7 +1311,7 @@ class UncompressedTailTable(Table):
         Fired by: storer. Taken in: resident, expired. Refused as: stale, not_held.
         """
         index = self._index(slots)
-        return self._apply("unhold", _unhold, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("unhold", _unhold, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def expire(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The checkpoint's epoch has ended; never readable again.
@@ -1311,7 +1322,7 @@ class UncompressedTailTable(Table):
         expired.
         """
         index = self._index(slots)
-        return self._apply("expire", _expire, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("expire", _expire, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def evict(self, slots: npt.ArrayLike) -> Codes:
         """Reclaim a slot that nobody holds.
@@ -1339,8 +1350,8 @@ class UncompressedTailTable(Table):
             "load_begin",
             _load_begin,
             index,
-            self._number("at", at, 0xFFFF, index),
-            self._number("with_rows", with_rows, 0xFF, index),
+            self._number("at", at, MAX_POSITION, index),
+            self._number("with_rows", with_rows, MAX_ROWS, index),
             self._flag("has_carry", has_carry, index),
             self._number("wanted_semantics", wanted_semantics, 1, index),
         )
@@ -1357,7 +1368,7 @@ class UncompressedTailTable(Table):
             "load_done",
             _load_done,
             index,
-            self._number("expected", expected, 0xFFFFF, index),
+            self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
         )
 
@@ -1367,7 +1378,7 @@ class UncompressedTailTable(Table):
         Fired by: loader. Taken in: loading. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("load_abort", _load_abort, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def quiesce(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """The transfer is known to have stopped; the memory may be reused.
@@ -1375,7 +1386,7 @@ class UncompressedTailTable(Table):
         Fired by: loader. Taken in: quarantined. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("quiesce", _quiesce, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def discard(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """Give up the bytes of a failed load.
@@ -1383,4 +1394,4 @@ class UncompressedTailTable(Table):
         Fired by: allocator. Taken in: failed. Refused as: stale.
         """
         index = self._index(slots)
-        return self._apply("discard", _discard, index, self._number("expected", expected, 0xFFFFF, index))
+        return self._apply("discard", _discard, index, self._number("expected", expected, MAX_GENERATION, index))

@@ -6,7 +6,6 @@ construct.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from operator import add, floordiv, mod, mul, sub
@@ -26,33 +25,10 @@ from ..language.expressions import (
     Truth,
 )
 from ..language.interpreter import evaluate
+from ..language.trees import rewritten, walked
 
 FOLD = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-
-
-def rewritten(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """``expr`` with ``rule`` applied to every node, leaves first."""
-
-    def inner(part: Expr) -> Expr:
-        return rewritten(part, rule)
-
-    match expr:
-        case Not():
-            expr = replace(expr, operand=inner(expr.operand))
-        case Logic() | Extreme():
-            expr = replace(expr, operands=tuple(inner(operand) for operand in expr.operands))
-        case Compare() | Arithmetic():
-            expr = replace(expr, left=inner(expr.left), right=inner(expr.right))
-        case Member():
-            expr = replace(expr, item=inner(expr.item), options=tuple(inner(option) for option in expr.options))
-        case Choice():
-            expr = replace(
-                expr, condition=inner(expr.condition), then=inner(expr.then), otherwise=inner(expr.otherwise)
-            )
-        case Remote(index=index) if index is not None:
-            expr = replace(expr, index=inner(index))
-    return rule(expr)
 
 
 def negated(expr: Expr) -> Expr:
@@ -101,15 +77,7 @@ def without_constant_tests(expr: Expr) -> Expr:
 
 def reads_no_name(expr: Expr) -> bool:
     """Whether an expression always has the same value."""
-    found: list[Expr] = []
-
-    def look(part: Expr) -> Expr:
-        if isinstance(part, Name | Remote):
-            found.append(part)
-        return part
-
-    rewritten(expr, look)
-    return not found
+    return not any(isinstance(part, Name | Remote) for part in walked(expr))
 
 
 def without_implies(expr: Expr) -> Expr:

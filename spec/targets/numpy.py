@@ -7,8 +7,9 @@ therefore held at 1 or more, so that elements which the guard leaves out don't d
 from __future__ import annotations
 
 from ..language.expressions import Arithmetic, Bound, Choice, Expr, Extreme, Number
+from ..language.trees import rewritten
 from .infix import Infix, Names, Operator, Printer, Text, operators, plain
-from .lowering import rewritten, simplified, without_constant_tests, without_implies, without_membership
+from .lowering import simplified, without_constant_tests, without_implies, without_membership
 
 
 def render(expr: Expr, names: Names = plain, xp: str = "np") -> str:
