@@ -69,7 +69,8 @@ def up_to(high: int) -> st.SearchStrategy[Near | int]:
 def words_of(table: type[Table]) -> st.SearchStrategy[int]:
     """Any legal word, reachable or not, its fields often at an end of their range."""
     fields = table.LAYOUT.fields
-    values = st.tuples(*(st.one_of(st.sampled_from((0, 1, f.high)), st.integers(0, f.high)) for f in fields))
+    ends = [st.sampled_from((0, min(1, f.high), f.high)) for f in fields]
+    values = st.tuples(*(st.one_of(end, st.integers(0, f.high)) for end, f in zip(ends, fields, strict=True)))
     return values.map(lambda drawn: sum(value << f.shift for f, value in zip(fields, drawn, strict=True)))
 
 

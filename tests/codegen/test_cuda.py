@@ -66,7 +66,8 @@ def fire(library: ctypes.CDLL, machine: Machine, event: Event, firings: list[Fir
     """The word afterwards and the code of each firing."""
     words = np.array([word for word, _ in firings], np.uint64)
     names = [argument.name for argument in event.given]
-    args = np.array([[given[name] for name in names] for _, given in firings], np.int64).reshape(len(firings), len(names))
+    rows = [[given[name] for name in names] for _, given in firings]
+    args = np.array(rows, np.int64).reshape(len(firings), len(names))
     after, codes = np.zeros_like(words), np.zeros(len(firings), np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (words, args, after, codes)]
     getattr(library, f"{machine.name}_{event.name}")(ctypes.c_long(len(firings)), len(names), *pointers)
@@ -76,7 +77,10 @@ def fire(library: ctypes.CDLL, machine: Machine, event: Event, firings: list[Fir
 def random_firings(rng: random.Random, machine: Machine, event: Event, count: int) -> Iterable[Firing]:
     """Any legal word; arguments near the fields that they are compared with."""
     for _ in range(count):
-        values = {field.name: rng.choice((0, min(1, field.max), field.max, rng.randint(0, field.max))) for field in machine.fields}
+        values = {
+            field.name: rng.choice((0, min(1, field.max), field.max, rng.randint(0, field.max)))
+            for field in machine.fields
+        }
         values["state"] = rng.randrange(len(machine.states))
         args = {}
         for argument in event.given:

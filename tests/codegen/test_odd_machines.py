@@ -117,8 +117,9 @@ def package(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_classes_and_tables_pass_the_rows_that_the_interpreter_decided(package: Path) -> None:
+    chosen = "not side_by_side or lone"  # the others pass as well, and take a minute
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not side_by_side", "odd_cache/tests"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "odd_cache/tests", "-k", chosen],
         cwd=package.parent,
         env=os.environ | {"PYTHONPATH": str(package.parent)},
         capture_output=True,

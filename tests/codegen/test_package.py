@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -71,3 +72,26 @@ def test_its_check_is_clean_until_a_file_is_edited(package: Path, capsys: pytest
     assert main(arguments) == 1
     assert "-MAX_PINS = 6" in capsys.readouterr().out
     path.write_text(text)
+
+
+def test_a_file_of_ones_own_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "mine" / "runtime" / "toy.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("KEPT = True\n")
+    assert main(["gen", "--json", "--spec", str(TOY), "--out", str(tmp_path / "mine")]) == 1
+    out, err = capsys.readouterr()
+    assert "toy.py' is not a file that kvfsm gen wrote" in err
+    assert json.loads(out) == {"ok": False, "files": []}
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own]
+    assert own.read_text() == "KEPT = True\n"
+
+
+def test_an_empty_init_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    assert main(["gen", "--spec", str(TOY), "--out", str(tmp_path / "mine")]) == 0
+
+
+def test_a_keyword_is_no_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gen", "--spec", str(TOY), "--out", str(tmp_path / "class")]) == 2
+    assert "cannot be a Python package" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_only_our_own_files_are_stale(tmp_path: Path) -> None:
 
 
 def test_a_failing_disk_is_named_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.py").write_text("old\n")
+    (tmp_path / "a.py").write_text(f"{HEAD}old\n")
 
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
@@ -44,4 +44,4 @@ def test_a_failing_disk_is_named_and_leaves_no_half_file(tmp_path: Path, monkeyp
     with pytest.raises(WriteError, match=r"cannot write .*a\.py: No space left on device"):
         apply(tmp_path, compare(tmp_path, {"a.py": "new\n"}, ()))
     assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
-    assert (tmp_path / "a.py").read_text() == "old\n"
+    assert (tmp_path / "a.py").read_text() == f"{HEAD}old\n"
