@@ -55,7 +55,7 @@ def docstring(text: str, indent: int = 4, more: Sequence[str] = ()) -> list[str]
     more = [" ".join(part.split()) for part in more]
     if len(head) > WIDTH - indent - 3:
         # Too long for a first line: break it at its own punctuation, which then ends a sentence.
-        for mark in ("; ", ": ", ", "):
+        for mark in ("; ", ": "):
             first, stop, second = head.partition(mark)
             if stop and len(first) < WIDTH - indent - 4:
                 head, tail = f"{first}.", f"{second[:1].upper()}{second[1:]} {tail}".strip()
@@ -63,7 +63,7 @@ def docstring(text: str, indent: int = 4, more: Sequence[str] = ()) -> list[str]
     body = [part for part in (tail, *more) if part]
     if not body and len(head) <= WIDTH - indent - 6:
         return [f'"""{head}"""']
-    lines = [f'"""{head}']
+    lines = paragraph(head, indent, '"""', "")
     for part in body:
         lines += ["", *paragraph(part, indent)]
     return [*lines, '"""']

@@ -1,1 +1,1 @@
-"""Device work behind events: NumPy reference now, CUDA through CuPy."""
+"""Device work behind events: the NumPy backend, and CUDA headers generated from the spec."""
