@@ -37,7 +37,7 @@ VERBS = (
     Verb("lint", "check specs, and say how to mend what is wrong"),
     Verb("gen", "write all generated files, or compare them with --check"),
     Verb("draw", "draw the diagrams as SVG"),
-    Verb("explain", "explain a problem code, machine, event, state, refusal or property"),
+    Verb("explain", "explain any word of a spec, a problem code, or an answer of the manager"),
     Verb("demo", "restore prefixes on four tiny models and compare with cold runs"),
     Verb("store", "list, check or clean a local store"),
     Verb("check", "explore every interleaving of a protocol", built=False),

@@ -4,9 +4,13 @@
   kvfsm explain swa_window       a machine
   kvfsm explain swa_window.pin   an event of a machine, case by case
   kvfsm explain pin              the same event of every machine that has it
+  kvfsm explain swa_window.pins  a field of its word
   kvfsm explain resident         a state
   kvfsm explain stale            a refusal, and which events refuse with it
-  kvfsm explain S3               a property, and where it is claimed
+  kvfsm explain S3               a property, what it demands, and where it is claimed
+  kvfsm explain publish          a protocol
+  kvfsm explain tiny_llama       a model profile
+  kvfsm explain HIT_PENDING      an answer of the manager, or (POOL_FULL) its reason
 
 With --spec DIR the words are those of your own spec. A word that nobody knows is answered with the nearest ones.
 """
@@ -20,14 +24,18 @@ from collections.abc import Callable, Iterator
 
 from ...spec.language.codes import CODES
 from ...spec.language.load import Spec
-from ...spec.language.model import Event, LeadsTo, Machine, Property, State
+from ...spec.language.model import Event, Field, LeadsTo, Machine, Property, State
 from ...spec.language.problems import render_all
+from ...spec.language.profile import ProfileSpec
+from ...spec.language.protocol import Protocol
+from ...spec.language.trees import names_in
 from ...spec.targets import text
 from ..cases import effect_text, guard_text
 from ..layout import joined, paragraph
+from .glossary import ANSWERS, PROPERTIES
 from .lint import add_spec, loaded_spec
 
-HELP = "explain a problem code, machine, event, state, refusal or property"
+HELP = "explain any word of a spec, a problem code, or an answer of the manager"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if parts:
         print("\n\n".join("\n".join(part) for part in parts))
         return 0
-    known = sorted(known_words(loaded.spec) | set(CODES))
+    known = sorted(known_words(loaded.spec) | set(CODES) | set(PROPERTIES) | set(ANSWERS))
     near = difflib.get_close_matches(word, known, n=5, cutoff=0.5)
     hint = f"closest: {', '.join(near)}" if near else "`kvfsm explain --help` lists the kinds of word"
     print(f"kvfsm explain: nothing is called '{word}'; {hint}", file=sys.stderr)
@@ -67,6 +75,8 @@ def known_words(spec: Spec) -> set[str]:
         words |= {name for event in machine.events for name in (event.name, f"{machine.name}.{event.name}")}
         claims: list[Property | LeadsTo] = [*machine.properties, *machine.leads_to]
         words |= {name for claim in claims for name in (claim.name, claim.says) if name}
+        words |= {name for field in machine.fields for name in (field.name, f"{machine.name}.{field.name}")}
+    words |= {protocol.name for protocol in spec.protocols} | {profile.name for profile in spec.profiles}
     return words
 
 
@@ -81,6 +91,15 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
         asked = name if dot else word
         yield from (event_lines(machine, event) for event in machine.events if event.name == asked)
         yield from (state_lines(machine, state) for state in machine.states if state.name == asked)
+        yield from (field_lines(machine, field) for field in machine.fields if field.name == asked)
+    yield from (protocol_lines(protocol) for protocol in spec.protocols if protocol.name == word)
+    yield from (profile_lines(profile) for profile in spec.profiles if profile.name == word)
+    if word in ANSWERS:
+        yield [f"answer {word}", *paragraph(ANSWERS[word], 2, "  ")]
+    from ...runtime.answers import Reason
+
+    if word in Reason.__members__:
+        yield [f"reason {word}, of an answer or of the error Refused", *paragraph(Reason[word].reason, 2, "  ")]
     for refusal in spec.vocabulary.refusals:
         if refusal.name == word:
             where = [
@@ -98,8 +117,11 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
                       if word in event.by]
             yield [f"actor '{word}': {actor.about}", *_wrapped("fires: ", events)]
     claims = list(property_lines(spec, lambda name, says: word in (name, says)))
+    about = paragraph(PROPERTIES[word], 2, "  ") if word in PROPERTIES else []
+    if about and not claims:
+        claims = ["  this spec claims it nowhere"]
     if claims:
-        yield [f"property {word}", *claims]
+        yield [f"property {word}", *about, *claims]
 
 
 def code_lines(code: str) -> list[str]:
@@ -147,6 +169,37 @@ def event_lines(machine: Machine, event: Event) -> list[str]:
     if others:
         lines += _wrapped("illegal in: ", others)
     return lines
+
+
+def field_lines(machine: Machine, field: Field) -> list[str]:
+    """A field of the word: where it lies, who reads it and who changes it."""
+    read = [event.name for event in machine.events
+            if any(case.when is not None and field.name in {name.name for name in names_in(case.when)}
+                   for case in event.cases)]
+    changed = [event.name for event in machine.events
+               if any(assignment.field == field.name for case in event.cases for assignment in case.do)]
+    names = f", {' or '.join(field.names)}" if field.names else ""
+    lines = [f"field '{field.name}' of {machine.name}: bits [{field.shift}, {field.shift + field.bits}){names}"]
+    lines += paragraph(field.about, 2, "  ") if field.about else []
+    return [*lines, *_wrapped("guards that read it: ", read), *_wrapped("changed by: ", changed)]
+
+
+def protocol_lines(protocol: Protocol) -> list[str]:
+    """A protocol: what happens, on which slots, and the steps of each actor."""
+    lines = [f"protocol '{protocol.name}': {protocol.title}", *paragraph(protocol.about, 2, "  ")]
+    lines += [f"  {one.name}: {one.slots} slot{'s' if one.slots > 1 else ''} of {one.machine.name}"
+              for one in protocol.instances]
+    for program in protocol.programs:
+        lines += _wrapped(f"{program.name}: ", [step.name for step in program.steps])
+    return [*lines, f"  drawn in diagrams/protocols/{protocol.name}.svg; written in {protocol.path}"]
+
+
+def profile_lines(profile: ProfileSpec) -> list[str]:
+    """A model profile: its granule, and which layers keep which object."""
+    lines = [f"model profile '{profile.name}': {profile.title}", *paragraph(f"source: {profile.source}", 2, "  ")]
+    lines.append(f"  granule {profile.granule} tokens, {profile.layer_count} layers")
+    return lines + [f"  {group.name}: {group.object} in {len(group.layers)} layers, a row for {group.ratio} "
+                    f"token{'s' if group.ratio > 1 else ''}" for group in profile.groups]
 
 
 def state_lines(machine: Machine, state: State) -> list[str]:

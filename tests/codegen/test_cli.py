@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from kvfsm.codegen import cli
 from kvfsm.codegen.cli import VERBS, main
+from kvfsm.codegen.cli.glossary import ANSWERS, PROPERTIES
+from kvfsm.runtime.answers import AnswerKind
+from kvfsm.spec.language.load import Spec
 
 TOY = Path(__file__).parents[1] / "golden" / "toy" / "spec"
 
@@ -101,12 +105,53 @@ def test_a_folder_that_is_not_there_is_2(tmp_path: Path, capsys: pytest.CaptureF
         ("resident", "state 'resident' of compressed_kv"),
         ("stale", "refusal 'stale' (code 2)"),
         ("S3", "swa_window.lease_protects: always pins > 0 implies state in [resident, expired]"),
+        ("S3", "nobody evicts it"),
+        ("S24", "this spec claims it nowhere"),
         ("evictor", "actor 'evictor'"),
+        ("publish", "protocol 'publish'"),
+        ("tiny_llama", "full: compressed_kv in 3 layers, a row for 1 token"),
+        ("swa_window.boundary", "guards that read it: slide, rewind, pin"),
+        ("POOL_FULL", "not enough can be evicted"),
+        ("HIT_PENDING", "give `answer.plan` to `load`"),
     ],
 )
 def test_explain_knows(word: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", word]) == 0
     assert says in capsys.readouterr().out
+
+
+def test_every_property_that_the_spec_names_is_explained(spec: Spec) -> None:
+    owners = [*spec.machines, *spec.protocols]
+    named = {claim.says for owner in owners for claim in (*owner.properties, *owner.leads_to) if claim.says}
+    assert len(named) > 10
+    assert named <= set(PROPERTIES)
+
+
+def test_every_answer_of_the_manager_is_explained() -> None:
+    assert {kind.value for kind in AnswerKind} <= set(ANSWERS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"kvfsm \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("verb", ["lint", "gen", "draw"])
+def test_a_path_that_is_no_spec_is_told_from_one_that_lies_in_one(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    for inside in ("objects", "objects/swa_window.yaml"):
+        assert main([verb, "--spec", str(tmp_path / "mine" / inside)]) == 2
+        assert f"did you mean --spec {tmp_path / 'mine'}?" in capsys.readouterr().err
+    assert main([verb, "--spec", str(tmp_path)]) == 2
+    assert "is no spec" in capsys.readouterr().err
+
+
+def test_draw_into_a_file_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    assert main(["draw", "-o", str(tmp_path / "file")]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
 
 
 def test_explain_names_the_nearest_words(capsys: pytest.CaptureFixture[str]) -> None:
