@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec.language.expressions import Expr, Name, Value
-from ..spec.language.model import Case, Event, Field, Machine
+from ..spec.language.expressions import Expr, Name
+from ..spec.language.model import Case, Event, Machine
 from ..spec.language.trees import names_in
 from ..spec.targets import text
 
@@ -108,8 +108,3 @@ def names_read(*expressions: Expr | None) -> set[str]:
 
 def _names(expressions: tuple[Expr | None, ...]) -> list[Name]:
     return [name for expression in expressions if expression is not None for name in names_in(expression)]
-
-
-def named_value(machine: Machine, value: Value) -> Field | None:
-    """The field whose named value this is; None for a state."""
-    return None if value.type == "state" else machine.field(value.type)

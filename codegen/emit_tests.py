@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..spec.language.coverage import Sample, all_samples
+from ..spec.language.coverage import Sample, all_samples, argument_max
 from ..spec.language.interpreter import step
 from ..spec.language.load import Spec
 from ..spec.language.model import Argument, Event, Machine
 from .emit_python import SHIPPED, Home
 from .layout import bracketed, flowed, header, source_of, text_of
 from .names import class_name, python_name
-from .python_class import argument_high, number
+from .python_class import number
 
 
 def emit(spec: Spec, home: Home = SHIPPED) -> dict[str, str]:
@@ -127,7 +127,7 @@ def turned(machine: Machine, sample: Sample) -> Iterator[Sample]:
     The argument then differs from the field that it is written to, so that a forgotten assignment shows.
     """
     for argument in machine.event(sample.event).given:
-        other = 0 if sample.args[argument.name] else argument_high(machine, argument)
+        other = 0 if sample.args[argument.name] else argument_max(machine, argument)
         args = {**sample.args, argument.name: other}
         outcome = step(machine, sample.word, sample.event, args)
         if outcome.case == sample.case:
@@ -179,4 +179,4 @@ def _strategy(machine: Machine, argument: Argument) -> str:
         return "st.booleans()"
     if argument.like is not None:
         return f'near("{argument.like}")'
-    return f"up_to({number(argument_high(machine, argument))})"
+    return f"up_to({number(argument_max(machine, argument))})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..spec.language.coverage import argument_max
 from ..spec.language.expressions import Bound, Expr, Name, Value
 from ..spec.language.model import Argument, Case, Event, Field, Machine
 from ..spec.language.trees import walked
@@ -51,15 +52,10 @@ def argument_type(machine: Machine, argument: Argument) -> str:
     return "int"
 
 
-def argument_high(machine: Machine, argument: Argument) -> int:
-    """The greatest value of an argument."""
-    return argument.max if argument.like is None else machine.field(argument.like).max
-
-
 def argument_limit(machine: Machine, argument: Argument) -> str:
     """The greatest value of an argument as generated code writes it: by name where a field of numbers has it."""
     if argument.like is None or argument_type(machine, argument) != "int":
-        return number(argument_high(machine, argument))
+        return number(argument_max(machine, argument))
     return f"MAX_{constant(argument.like)}"
 
 

@@ -13,6 +13,7 @@ from .problems import Place
 INT = "int"
 BOOL = "bool"
 # A named type is the name of its field: "state" for the states, else a field with ``names``.
+OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}  # of a comparison
 
 
 @dataclass(frozen=True, slots=True)

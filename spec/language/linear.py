@@ -19,6 +19,7 @@ from itertools import product
 from .bounds import interval, type_of
 from .expressions import (
     BOOL,
+    OPPOSITE,
     Arithmetic,
     Bound,
     Choice,
@@ -120,7 +121,7 @@ class _Translation:
                 parts = tuple(self.formula(operand, wanted) for operand in operands)
                 return _All(parts) if (op == "and") == wanted else _Any(parts)
             case Compare(op=op, left=left, right=right):
-                return self._compare(op if wanted else _OPPOSITE[op], left, right)
+                return self._compare(op if wanted else OPPOSITE[op], left, right)
             case Member(item=item, options=options, negated=negated):
                 same = wanted != negated
                 parts = tuple(self._compare("==" if same else "!=", item, option) for option in options)
@@ -200,9 +201,6 @@ class _Translation:
 
     def _name(self, name: Name) -> _Sum:
         return {_ONE: self.given[name.name]} if name.name in self.given else {name.name: 1}
-
-
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def _relation(op: str, difference: _Sum) -> _Formula:

@@ -163,7 +163,6 @@ SPELLED = {
     "either": "or",
     "both": "and",
     "implication": "implies",
-    "negation": "not",
     "equality": "== !=",
     "ordering": "< <= > >=",
     "addition": "+ -",

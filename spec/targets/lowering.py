@@ -11,6 +11,7 @@ from functools import reduce
 from operator import add, floordiv, mod, mul, sub
 
 from ..language.expressions import (
+    OPPOSITE,
     Arithmetic,
     Choice,
     Compare,
@@ -28,7 +29,6 @@ from ..language.interpreter import evaluate
 from ..language.trees import rewritten, walked
 
 FOLD = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
-OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def negated(expr: Expr) -> Expr:
