@@ -36,7 +36,7 @@ MODELS = ("tiny-deepseek-v4", "tiny-deepseek-v32", "tiny-gpt-oss", "tiny-gemma3"
 
 FRESH_SECONDS_MAX = 300
 
-PAGE_WIDTH = 120
+PAGE_WIDTH = 126
 """Columns that the tables need; narrower terminals wrap."""
 
 Tell = Callable[[str], None]
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     from rich.console import Console
 
-    from .demo_report import as_json, print_end, print_model, print_spec
+    from .demo_report import as_json, print_end, print_legend, print_model, print_spec
     from .demo_spec import spec_report
 
     begun = time.monotonic()
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for report in reports:
             print_model(console, report)
+        print_legend(console)
         print_end(console, spec["ok"], reports, seconds)
     return 0 if spec["ok"] and all(report.bit_identical for report in reports) else 1
 

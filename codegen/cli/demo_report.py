@@ -41,6 +41,18 @@ _MARKS = {
 }
 
 
+_LEGEND = (
+    ("HIT", "the object is in memory and may be read"),
+    ("PENDING, HIT_PENDING", "it is on disk, and was loaded and verified before it was read"),
+    ("MISS GRANULE", "only whole blocks short of the last token are reused, and the prompt has none"),
+    ("ABSENT, UNASKED", "this model keeps no such object; nobody had to ask the disk"),
+    ("bit-identical", "restored cache, logits and final cache equal those of a cold run to the last bit"),
+    ("approximate", "greatest error, beside the greatest logit; random weights say nothing of a trained model"),
+    ("validated", "how many reads each layer of the check let through to the next"),
+)
+"""The words of the tables and what they mean; `kvfsm explain HIT_PENDING` says more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """One request of one round. ``reused + recomputed == tokens``; ``replayed`` ones were reused and run again.
@@ -158,6 +170,7 @@ def _request_json(round_: Round, served: Served) -> dict[str, Any]:
         "bit_identical": served.comparison.identical,
         "difference": served.comparison.difference,
         "logits_error": served.comparison.logits_error,
+        "logits_size": served.comparison.logits_size,
         "rows_error": served.comparison.rows_error,
         "cache_sha256": served.comparison.cache_sha256,
         "reference_sha256": served.comparison.reference_sha256,
@@ -221,6 +234,14 @@ def _requests_table(round_: Round) -> Table:
     return table
 
 
+def print_legend(console: Console) -> None:
+    """What the words of the tables mean, once."""
+    console.print()
+    console.print("how to read it", style="bold")
+    for words, meaning in _LEGEND:
+        console.print(f"  {words:{max(len(words) for words, _ in _LEGEND)}}  [dim]{meaning}[/]")
+
+
 def print_end(console: Console, spec_ok: bool, reports: Sequence[ModelReport], seconds: float) -> None:
     """The last line."""
     wrong = [report.model for report in reports if not report.bit_identical]
@@ -255,5 +276,6 @@ def _round_outcome(round_: Round) -> str:
         return "[green]bit-identical[/]"
     warm = [served.comparison for served in round_.served if not served.exact]
     logits = max(comparison.logits_error for comparison in warm)
+    size = max(comparison.logits_size for comparison in warm)
     rows = max(comparison.rows_error for comparison in warm)
-    return f"[yellow]approximate[/]: logits ±{logits:.1e}, rows ±{rows:.1e}"
+    return f"[yellow]approximate[/]: logits ±{logits:.1e} of {size:.1f}, rows ±{rows:.1e}"

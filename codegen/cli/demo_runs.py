@@ -39,8 +39,8 @@ class Trace:
 class Comparison:
     """A warm run against its cold reference: ``difference`` is None when every bit agrees.
 
-    Errors are greatest absolute differences: of logits, and of the rows of the cache right after it was restored.
-    Digests are of each run's final cache.
+    Errors are greatest absolute differences: of logits, and of the rows of the cache right after it was restored;
+    ``logits_size`` is the greatest absolute logit of the reference. Digests are of each run's final cache.
     """
 
     difference: str | None
@@ -48,6 +48,7 @@ class Comparison:
     rows_error: float
     cache_sha256: str = ""
     reference_sha256: str = ""
+    logits_size: float = 0.0
 
     @property
     def identical(self) -> bool:
@@ -91,7 +92,7 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
     """The restored cache, the logits of every chunk that the warm run computed, and the final caches, bit for bit."""
     ours, theirs = sha256(warm.state), sha256(cold.state)
     differences = []
-    logits_error = rows_error = 0.0
+    logits_error = rows_error = logits_size = 0.0
     for begin, logits in warm.logits.items():
         expected = cold.logits.get(begin)
         if expected is None or expected.shape != logits.shape:
@@ -99,6 +100,7 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
             return Comparison(told, float("inf"), float("inf"), ours, theirs)
         if not torch.equal(as_bytes(logits), as_bytes(expected)):
             differences.append(f"logits from token {begin} on differ")
+        logits_size = max(logits_size, float(expected.abs().max()))
         logits_error = max(logits_error, float((logits.double() - expected.double()).abs().max()))
     reference = cold.boundaries.get(warm.start)
     if warm.start and reference is not None:
@@ -109,7 +111,7 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
         differences.append(f"final cache: {found}")
     if ours != theirs and not differences:
         differences.append("digests of the final caches differ")
-    return Comparison(differences[0] if differences else None, logits_error, rows_error, ours, theirs)
+    return Comparison(differences[0] if differences else None, logits_error, rows_error, ours, theirs, logits_size)
 
 
 def _forward(model: Any, cache: Any, tokens: Sequence[int]) -> torch.Tensor:
