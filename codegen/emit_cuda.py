@@ -42,7 +42,7 @@ def refusal_header(vocabulary: Vocabulary, source: str) -> str:
     ]
     for word in vocabulary.refusals:
         lines.append(f"  {k_name(word.name)} = {word.code},  // {word.about}")
-    return text_of([*lines, "};", "}  // namespace kv_refusal", *_closing("refusal")])
+    return _text([*lines, "};", "}  // namespace kv_refusal", *_closing("refusal")])
 
 
 def machine_header(machine: Machine) -> str:
@@ -72,12 +72,15 @@ def machine_header(machine: Machine) -> str:
     lines += [f"  kWordBits = {machine.bits},", "};", ""]
     lines += _layout_checks(machine)
     lines += ["", f"}}  // namespace {space}", ""]
-    lines += [
-        *comment(PROMISE, mark="//"),
-    ]
+    lines += comment(PROMISE, mark="//")
     for event in machine.events:
         lines += ["", *_function(machine, event)]
-    return text_of([*lines, *_closing(machine.name)])
+    return _text([*lines, *_closing(machine.name)])
+
+
+def _text(lines: list[str]) -> str:
+    """The header; a comment that ends in a backslash would swallow the next line."""
+    return text_of(f"{line}." if line.rstrip().endswith("\\") else line for line in lines)
 
 
 def _opening(name: str, source: str) -> list[str]:
@@ -141,15 +144,11 @@ def _function(machine: Machine, event: Event) -> list[str]:
         body.append("switch (state) {")
         for arm in form.arms:
             body += indented(_arm(machine, event, arm, names), 2)
+        body.append("  default:")
+        for case in form.rest:
+            body += indented(_case(machine, event, case, case.sources, names, 6), 4)
         if not certain(form.rest):
-            body += ["  default:"]
-            for case in form.rest:
-                body += indented(_case(machine, event, case, case.sources, names, 6), 4)
-            body += ["    return kv_refusal::kIllegal;"]
-        else:
-            body += ["  default:"]
-            for case in form.rest:
-                body += indented(_case(machine, event, case, case.sources, names, 6), 4)
+            body.append("    return kv_refusal::kIllegal;")
         body.append("}")
     elif not certain(form.first):
         body.append("return kv_refusal::kIllegal;")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..spec.language.load import Spec
 from ..spec.language.model import Machine, Vocabulary
 from . import python_class, python_table
-from .layout import bracketed, docstring, header, indented, paragraph, source_of, text_of
+from .layout import bracketed, docstring, header, in_docstring, indented, paragraph, source_of, text_of
 from .names import class_name, constant
 
 
@@ -139,7 +139,7 @@ def machine_module(machine: Machine, base: str) -> str:
     head = [
         f'"""{header(source_of(machine))}',
         "",
-        *paragraph(f"{machine.title}. {machine.about}"),
+        *paragraph(in_docstring(f"{machine.title}. {machine.about}")),
         '"""',
         "",
         "from __future__ import annotations",

@@ -44,15 +44,19 @@ def comment(text: str, indent: int = 0, mark: str = "#") -> list[str]:
     return [line.replace("\0", " ") for line in paragraph(bound, indent, f"{mark} ")]
 
 
+def in_docstring(text: str) -> str:
+    """``text`` as it may stand inside a docstring."""
+    return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
 def docstring(text: str, indent: int = 4, more: Sequence[str] = ()) -> list[str]:
     """A docstring: the first sentence on a line of its own, if it fits, then the rest and ``more`` as paragraphs."""
-    text = " ".join(text.split()).replace("\\", "\\\\").replace('"""', "'''")
+    text, *more = (in_docstring(" ".join(part.split())) for part in (text, *more))
     text = text[:1].upper() + text[1:]
     head, stop, tail = text.partition(". ")
     if not stop and not head.endswith((".", "?", "!")):
         head += "."
     head += "." if stop else ""
-    more = [" ".join(part.split()) for part in more]
     if len(head) > WIDTH - indent - 3:
         # Too long for a first line: break it at its own punctuation, which then ends a sentence.
         for mark in ("; ", ": "):

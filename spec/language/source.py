@@ -202,11 +202,17 @@ def one_or_more(node: Node | None, what: str, problems: Problems) -> tuple[Scala
 
 
 def text_of(node: Node | None, what: str, problems: Problems) -> str | None:
-    """A word or a sentence."""
+    """A word or a sentence, on one line: it becomes a comment in several languages."""
     if node is None or isinstance(node, Lost):
         return None
     if isinstance(node, Scalar):
-        return node.text
+        text = " ".join(node.text.split())
+        control = next((character for character in text if not character.isprintable()), None)
+        if control is None:
+            return text
+        problem = f"{what} holds the control character U+{ord(control):04X}"
+        problems.add("E101", node.at, problem, "remove it")
+        return None
     problems.add("E114", node.at, f"{what} must be text, but this is {_kind(node)}", "write a word or a sentence")
     return None
 

@@ -19,9 +19,14 @@ from .test_cuda import compiled, fire, random_firings
 
 VOCABULARY = """\
 actors: {owner: has it}
-refusals: {illegal: not taken, wrong: not so, full: no more}
+refusals: {illegal: not taken, wrong: "not \\n so \\" \\\\", full: no more}
 """
-HEAD = "title: T\nabout: Odd.\nhit: all_pages\n"
+# Line ends, quotes and backslashes in texts, which become comments and literals.
+HEAD = r"""
+title: "T \" <x> \n y\\"
+about: "Odd \\ one. \"\"\" x */ y \n second line <b> | pipe ` \u2028 \\"
+hit: all_pages
+"""
 MACHINES = {
     # One state; arguments that nothing reads, and one that is called as a local of the table's methods.
     "lone": """\
@@ -41,7 +46,7 @@ events:
     "above": """\
 word: {state: 2, load: 4}
 states:
-  free: {initial: true, counts_as: free, about: nobody's}
+  free: {initial: true, counts_as: free, about: "no \\n body\\\\"}
   busy: {counts_as: owned, about: somebody's}
   gone: {counts_as: owned, about: lost}
 events:

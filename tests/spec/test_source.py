@@ -18,6 +18,7 @@ from kvfsm.spec.language.source import (
     load_yaml,
     number_of,
     read_yaml,
+    text_of,
     truth_of,
 )
 
@@ -174,3 +175,12 @@ def events(path: Path, loader: str) -> object:
     marks = [[(mark.index, mark.line, mark.column) for mark in (event.start_mark, event.end_mark)] for event in found]
     kinds = [(type(event).__name__, bool(getattr(event, "style", None))) for event in found]
     return kinds, marks, [[getattr(event, key, None) for key in keys] for event in found]
+
+
+def test_a_text_is_one_line_and_holds_no_control_characters() -> None:
+    at = Place("a.yaml", 1, 1)
+    problems = Problems()
+    assert text_of(Scalar("two\n lines\u2028of it ", True, "", at), "the title", problems) == "two lines of it"
+    assert problems.found == []
+    assert text_of(Scalar("bell \a", True, "", at), "the title", problems) is None
+    assert [problem.code for problem in problems] == ["E101"]
