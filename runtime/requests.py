@@ -142,6 +142,10 @@ class RequestTable:
         with self._manager.lock:
             if not self.active[index].all():
                 raise ValueError(f"rows {index[~self.active[index]].tolist()} hold no request")
+            times = np.bincount(index)
+            if times.max(initial=0) > 1:
+                twice = np.flatnonzero(times > 1).tolist()
+                raise ValueError(f"rows {twice} are named more than once; a step is one token a row")
             until = self._until[index]
             starts = index[until == self.stride]
             if len(starts):

@@ -93,6 +93,18 @@ def test_a_step_that_does_not_fit_moves_no_row() -> None:
     audited(manager)
 
 
+@pytest.mark.parametrize("length", [5, 31, 32])  # within a stride, before its end, at a block's end
+def test_a_row_named_twice_is_refused_and_no_row_moves(length: int) -> None:
+    manager = make("tiny_deepseek_v4")
+    rows = [manager.requests.admit(length), manager.requests.admit(length)]
+    with pytest.raises(ValueError, match=r"rows \[1\] are named more than once"):
+        manager.requests.step([rows[1], rows[0], rows[1]])
+    assert manager.requests.tokens[rows].tolist() == [length, length]
+    manager.requests.step(rows)
+    assert manager.requests.coverage(rows[0]) == manager.requests.coverage(rows[1])
+    audited(manager)
+
+
 @pytest.mark.parametrize("name", small())
 def test_a_decoded_turn_is_found_by_the_next(name: str) -> None:
     manager = make(name)
