@@ -67,9 +67,9 @@ def _names(machine: Machine, arguments: dict[str, str]) -> Names:
                 return local_name(name)
             case Name(name=name, kind="argument"):
                 return arguments[name]
-            case Name(name=name, kind="meta", high=high):
-                # As signed numbers, so that differences don't wrap; a u64 is compared as it is.
-                return f'meta["{name}"][slots]' + (".astype(np.int64)" if high < 1 << 32 else "")
+            case Name(name=name, kind="meta"):
+                # As signed numbers: differences of unsigned ones wrap, and mixed ones become floats.
+                return f'meta["{name}"][slots].astype(np.int64)'
             case Value():
                 return code_name(leaf)
             case Bound(field=field):
@@ -323,6 +323,8 @@ def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
                 value = f'table.fields("{field.name}", slots)'
                 lines.append(f"    {local_name(field.name)} = {value}{' != 0' if field.is_bool else ''}")
         value = numpy.render(expression, names) if expression is not None else "np.ones(len(slots), np.bool_)"
+        if isinstance(expression, Name) and expression.kind == "meta":
+            value = f'meta["{expression.name}"][slots]'
         lines += [*indented(statement("return ", f"np.asarray({value})", "", 4)), "", ""]
 
     says = "Every candidate may go" if eviction.when is None else f"May go: ``{text.render(eviction.when)}``"

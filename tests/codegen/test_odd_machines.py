@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvfsm.codegen.cli import main
@@ -70,9 +72,10 @@ events:
     # All 64 bits, and values with the highest one set.
     "brim": """\
 word: {state: 1, dirty: bool, after: 59, property: 2, top: 1}
+meta: {last_use: u64}
 states:
   free: {initial: true, counts_as: free, about: nobody's}
-  busy: {counts_as: owned, about: somebody's}
+  busy: {evictable: true, counts_as: owned, about: somebody's}
 events:
   take:
     by: owner
@@ -82,6 +85,12 @@ events:
       - {from: free, when: after == 7, to: busy, do: {top: max(top), property: 3, after: 1, dirty: 3 <= max(after)}}
       - {from: free, to: busy, do: {top: top + 1, after: "property + 1"}}
   back: {by: owner, about: Give it back., cases: [{from: busy, to: free, do: {top: 1, after: max(after)}}]}
+eviction:
+  event: back
+  from: [busy]
+  structure: flat
+  order: [{by: "max(last_use, property)", first: highest}]
+  leaves: nothing
 """,
     # Texts that are longer than a line.
     "wordy": """\
@@ -132,6 +141,13 @@ def test_classes_and_tables_pass_the_rows_that_the_interpreter_decided(package: 
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_keys_over_a_u64_are_whole_numbers(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(package.parent))
+    table = importlib.import_module("odd_cache.runtime.brim").BrimTable(3)
+    meta = {"last_use": np.array([(1 << 60) + 1, 1 << 60, (1 << 60) + 2], np.uint64)}
+    assert table.EVICTION.ordered(table, meta, range(3)).tolist() == [2, 0, 1]  # as floats all three are equal
 
 
 def test_headers_compile_without_a_warning_and_decide_as_the_interpreter(
