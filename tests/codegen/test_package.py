@@ -39,7 +39,7 @@ def test_it_imports_and_runs(package: Path) -> None:
     code = (
         "from my_cache.runtime import KINDS, Toy, ToyTable\n"
         "table = ToyTable(3); table.fill([0, 2]); table.seal([2])\n"
-        "print(table.pin([0, 2]).tolist(), table.count_by_state(), KINDS)\n"
+        "print(table.pin([0, 2], expected=1).tolist(), table.count_by_state(), KINDS)\n"
     )
     done = run(package, "-c", code)
     assert done.stdout.startswith("[1, 0] {'free': 1, 'filled': 1, 'sealed': 1}"), done.stderr
