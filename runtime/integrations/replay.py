@@ -1,8 +1,9 @@
 """Rebuild a sliding window from tokens, when only the entries that grow with the prompt were kept.
 
 The window rows of layer l at position p depend on the window of layer l - 1 over [p - (W - 1), p], and so on down, so
-``layers * (W - 1)`` tokens before the boundary have to be run again. Entries that were kept (compressed KV, full
-KV, indexer keys, carried rows) are read but not written: emitting them again from half-built windows would spoil them.
+``layers * (W - 1)`` tokens before the boundary have to be run again: ``policy.replay_range`` counts them. Entries that
+were kept (compressed KV, full KV, indexer keys, carried rows) are read but not written: emitting them again from
+half-built windows would spoil them.
 
 The result is *approximate*: kernels sum over other shapes than in the first run, so rows agree to rounding, about 1e-6
 in float32, and not to the bit. Whoever uses it must say so.
@@ -16,23 +17,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["frozen", "replay_tokens", "run_frozen"]
-
-
-def replay_tokens(layers: int, window: int, granule: int, boundary: int) -> int:
-    """Tokens to run again before ``boundary``: enough for every layer, in whole granules, at most all of them.
-
-    Args:
-        layers: layers that have a window; a full layer reads what was kept and adds no reach.
-        window: tokens that a query sees, itself included; the cache keeps one row fewer.
-        granule: tokens of a reusable block.
-        boundary: where the kept entries end, a multiple of ``granule``.
-
-    >>> replay_tokens(layers=5, window=16, granule=32, boundary=128)
-    96
-    """
-    needed = layers * (window - 1)
-    return min(boundary, -(-needed // granule) * granule)
+__all__ = ["frozen", "run_frozen"]
 
 
 @contextmanager

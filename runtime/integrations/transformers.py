@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from ..errors import KvfsmError
 from ..layout import Layout, Part
+from ..policy import replay_range
 from ..profile import Profile
 from .guard import GuardedCache, InputGuard
 from .places import CSA, HCA, INDEXED, PLACES, SLIDING, Place, dtype_of
-from .replay import replay_tokens, run_frozen
+from .replay import run_frozen
 
 __all__ = ["Mismatch", "TransformersAdapter", "chunks"]
 
@@ -260,7 +261,7 @@ class TransformersAdapter:
         Raises:
             Mismatch: other layouts, or a start from which some layer's window wouldn't be complete.
         """
-        latest = lease.length - self.replay_length(lease.length)
+        latest = replay_range(self.profile, lease.length).start
         begin = latest if start is None else start
         if begin > latest:
             raise Mismatch(
@@ -273,17 +274,10 @@ class TransformersAdapter:
         run_frozen(self.model, cache, tokens, begin, lease.length, self.profile.granule)
         return cache
 
-    def replay_length(self, boundary: int) -> int:
-        """Tokens to run again before ``boundary`` when its windows weren't kept; 0 for a model without windows."""
-        if self.profile.window is None:
-            return 0
-        layers = len({layer for group in self.profile.groups_of("swa_window") for layer in group.layers})
-        return replay_tokens(layers, self.profile.window, self.profile.granule, boundary)
-
     def _restore(self, lease: Any, blank_windows_at: int | None) -> GuardedCache:
         """All of a lease as a cache; with ``blank_windows_at``, windows end there instead and hold zeros.
 
-        Attention reads those zeros during a replay; no trace of them is left after ``replay_length`` tokens.
+        Attention reads those zeros during a replay; no trace of them is left after the tokens of ``replay_range``.
         """
         self.check_slots(lease)
         window_end = lease.length if blank_windows_at is None else blank_windows_at

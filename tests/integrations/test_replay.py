@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from kvfsm.codegen.cli.demo_runs import compare
+from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.integrations import tiny_models
 from kvfsm.runtime.integrations.cache_state import capture, greatest_error
-from kvfsm.runtime.integrations.replay import frozen, replay_tokens, run_frozen
+from kvfsm.runtime.integrations.replay import frozen, run_frozen
 from kvfsm.runtime.integrations.transformers import Mismatch
+from kvfsm.runtime.policy import replay_range
 
 from .conftest import Subject
 
@@ -79,16 +81,12 @@ def test_freezing_ends_even_when_a_pass_fails(v4: Subject) -> None:
     assert compare(v4.warm(cache, 64), v4.cold).identical
 
 
-def test_a_model_without_windows_replays_nothing(subject_of: SubjectOf) -> None:
-    subject = subject_of("tiny-deepseek-v32")
-    assert subject.adapter.replay_length(96) == 0
-
-
 @pytest.mark.parametrize(("boundary", "expected"), [(32, 32), (64, 64), (96, 96), (128, 96), (4096, 96)])
 def test_replay_is_whole_granules_and_at_most_everything(boundary: int, expected: int) -> None:
-    assert replay_tokens(layers=5, window=16, granule=32, boundary=boundary) == expected
+    """Five layers with windows of 16, granules of 32."""
+    assert replay_range(PROFILES["tiny_deepseek_v4"], boundary) == range(boundary - expected, boundary)
 
 
-def test_every_model_with_a_window_counts_its_window_layers(subject_of: SubjectOf) -> None:
-    lengths = {name: subject_of(name).adapter.replay_length(160) for name in tiny_models.NAMES}
+def test_every_model_with_a_window_counts_its_window_layers() -> None:
+    lengths = {name: len(replay_range(PROFILES[tiny_models.profile_name(name)], 160)) for name in tiny_models.NAMES}
     assert lengths == {"tiny-deepseek-v4": 96, "tiny-deepseek-v32": 0, "tiny-gpt-oss": 32, "tiny-gemma3": 64}
