@@ -23,7 +23,7 @@ from ...spec.language.problems import render_all
 from .. import write
 from ..drawings import Drawing, drawings, is_current, orphans
 from ..plan import placed
-from ..svg import NoRenderer, Renderer, RenderFailed, find_renderer
+from ..svg import NoRenderer, Renderer, RenderFailed, find_renderer, is_ours
 from .lint import add_spec, loaded_spec
 
 _FOLDER = "diagrams"
@@ -66,6 +66,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     planned = [(folder / PurePosixPath(item.path).relative_to(_FOLDER), item) for item in drawings(placed(loaded.spec))]
     waiting = [(path, item) for path, item in planned if not is_current(path, item.source)]
+    foreign = [path for path, _ in waiting if path.exists() and not is_ours(path.read_text("utf-8", "replace"))]
+    if foreign:
+        fix = "move it away, or draw elsewhere with -o DIR"
+        print(f"kvfsm draw: '{foreign[0]}' was not drawn by kvfsm and would be lost; {fix}", file=sys.stderr)
+        return 2
     old = orphans(folder, {path for path, _ in planned})
     result = _Result([path for path, _ in planned], {path for path, _ in waiting}, old)
     if args.check or not (waiting or old):

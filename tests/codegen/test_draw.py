@@ -71,6 +71,17 @@ def test_a_picture_that_nothing_asks_for_is_removed_but_not_somebody_elses(
     assert (tmp_path / "mine.svg").exists()
 
 
+def test_somebody_elses_picture_is_never_drawn_over(
+    tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "swa_window.svg"
+    own.write_text("<svg>mine</svg>")
+    assert main(["draw", "-o", str(tmp_path)]) == 2
+    assert "swa_window.svg' was not drawn by kvfsm" in capsys.readouterr().err
+    assert own.read_text() == "<svg>mine</svg>"
+    assert list(tmp_path.iterdir()) == [own]
+
+
 def test_without_a_renderer_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
