@@ -32,7 +32,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: install python3-venv, or use a Python that has it."; exit 1; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
-	@echo "Ready."
+	@echo "Ready. For the kvfsm command itself: source $(BIN)/activate"
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -82,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
             with _directory(args.keep) as directory:
                 reports = demonstrate(args.model or MODELS, directory, tell)
         except OSError as error:
-            print(f"kvfsm demo: cannot keep the store: {error}", file=sys.stderr)
+            where = args.keep if args.keep is not None else error.filename or "a temporary folder"
+            print(f"kvfsm demo: cannot keep the store in '{where}': {error.strerror or error}; give another --keep DIR",
+                  file=sys.stderr)
             return 2
         except NewProcessFailed as error:
             print(f"kvfsm demo: {error}", file=sys.stderr)

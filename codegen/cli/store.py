@@ -39,15 +39,19 @@ def run(args: argparse.Namespace) -> int:
     try:
         paths = namespaces(RealFiles(), args.directory)
         if not paths:
-            print(f"kvfsm: '{args.directory}' holds no store: no namespace's directory is in it", file=sys.stderr)
+            print(f"kvfsm store: '{args.directory}' holds no store; {_where(args.directory)}", file=sys.stderr)
             return 2
         collected = _collect(paths) if args.what == "gc" else []
         reports = [_look(path, verify=args.what == "fsck") for path in paths]
     except StoreLocked as problem:
-        print(f"kvfsm: {problem}", file=sys.stderr)
+        print(f"kvfsm store: {problem}", file=sys.stderr)
         return 2
     except (StoreError, OSError) as problem:
-        print(f"kvfsm: '{args.directory}' can't be read as a store: {problem}", file=sys.stderr)
+        if not args.directory.is_dir():
+            print(f"kvfsm store: there is no folder '{args.directory}'; {_where(args.directory)}", file=sys.stderr)
+            return 2
+        why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+        print(f"kvfsm store: '{args.directory}' can't be read as a store: {why}", file=sys.stderr)
         return 2
     corrupt = sum(len(report.faults) for report in reports)
     if args.json:
@@ -55,6 +59,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args, reports, collected)
     return 1 if corrupt else 0
+
+
+def _where(directory: Path) -> str:
+    """Which directory was probably meant."""
+    if (directory / "namespace.json").is_file():
+        return f"it is one namespace of a store: give the folder above it, {directory.resolve().parent}"
+    return "give the directory that LocalStore was opened with (`kvfsm demo --keep DIR` makes one)"
 
 
 def _look(path: Path, verify: bool) -> Report:
