@@ -102,8 +102,11 @@ def compare(warm: Trace, cold: Trace) -> Comparison:
             differences.append(f"logits from token {begin} on differ")
         logits_size = max(logits_size, float(expected.abs().max()))
         logits_error = max(logits_error, float((logits.double() - expected.double()).abs().max()))
-    reference = cold.boundaries.get(warm.start)
-    if warm.start and reference is not None:
+    if warm.start:
+        reference = cold.boundaries.get(warm.start)
+        if reference is None:
+            told = f"the reference kept no cache at token {warm.start} to hold the restored one against"
+            return Comparison(told, float("inf"), float("inf"), ours, theirs)
         rows_error = greatest_error(warm.restored, reference)
         if found := first_difference(warm.restored, reference):
             differences.append(f"restored cache: {found}")

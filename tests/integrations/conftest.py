@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 from kvfsm.codegen.cli.demo_runs import Trace, run
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.integrations import tiny_models
-from kvfsm.runtime.integrations.cache_state import CacheState, capture
+from kvfsm.runtime.integrations.cache_state import CacheState
 from kvfsm.runtime.integrations.transformers import TransformersAdapter
 from kvfsm.runtime.profile import Profile
 
@@ -26,7 +26,7 @@ DECODE = 4
 
 @dataclass
 class Subject:
-    """One model with all that its cold run published: slots, logits, final cache, and the cache at each boundary."""
+    """One model with all that its cold run published and computed."""
 
     name: str
     model: Any
@@ -35,7 +35,11 @@ class Subject:
     tokens: tuple[int, ...]
     store: PlainStore
     cold: Trace
-    at: dict[int, CacheState] = field(default_factory=dict)
+
+    @property
+    def at(self) -> dict[int, CacheState]:
+        """The cold run's cache at each boundary."""
+        return self.cold.boundaries
 
     def warm(self, cache: Any, length: int) -> Trace:
         return run(self.model, cache, self.tokens, length, self.profile.granule, DECODE)
@@ -50,15 +54,13 @@ def make_subject(name: str, dtype: torch.dtype = torch.float32) -> Subject:
     draw = random.Random(11)
     tokens = tuple(draw.randrange(1, 256) for _ in range(PROMPT_TOKENS))
     store = PlainStore(profile, PROMPT_TOKENS // profile.granule)
-    at: dict[int, CacheState] = {}
 
     def publish(cache: Any, begin: int, end: int) -> None:
         if end % profile.granule == 0:
             adapter.publish_chunk(cache, store.fill(begin // profile.granule))
-            at[end] = capture(cache)
 
-    cold = run(model, adapter.new_cache(), tokens, 0, profile.granule, DECODE, publish)
-    return Subject(name, model, profile, adapter, tokens, store, cold, at)
+    cold = run(model, adapter.new_cache(), tokens, 0, profile.granule, DECODE, publish, keep_boundaries=True)
+    return Subject(name, model, profile, adapter, tokens, store, cold)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,12 +7,13 @@ forgets the carried rows looks complete.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kvfsm.codegen.cli.demo_runs import compare
+from kvfsm.codegen.cli.demo_runs import Comparison, compare
 from kvfsm.runtime.integrations.cache_state import capture, first_difference
 
 from .conftest import Subject
@@ -132,6 +133,12 @@ def damaged(store: PlainStore) -> PlainStore:
     return copy
 
 
+def spoils(comparison: Comparison) -> bool:
+    """Whether damage went on to what was computed; that the restored cache differs is no wonder."""
+    spread = comparison.logits_error > 0 or comparison.cache_sha256 != comparison.reference_sha256
+    return spread and not comparison.identical
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("mutation", BYTE_MUTATIONS)
 def test_damaged_slots_change_the_logits(mutation: str, length: int, v4: Subject) -> None:
@@ -163,7 +170,7 @@ def test_one_flipped_bit_in_any_object_is_noticed(kind: str, v4: Subject) -> Non
     store = damaged(v4.store)
     part = next(part for part in store.profile.layouts[kind].parts if part.role != "pending")
     store.lease(96).view(kind, part.name, part.layer)[-1, -1, 2] ^= 0x40
-    assert not compare(v4.warm(v4.adapter.restore(store.lease(96)), 96), v4.cold).identical
+    assert spoils(compare(v4.warm(v4.adapter.restore(store.lease(96)), 96), v4.cold))
 
 
 @pytest.mark.parametrize("name", ["tiny-deepseek-v32", "tiny-gpt-oss", "tiny-gemma3"])
@@ -176,10 +183,25 @@ def test_a_rolled_row_is_noticed_in_every_part_of_the_other_models(
             store = damaged(subject.store)
             roll(store.lease(96).view(kind, part.name, part.layer))
             warm = subject.warm(subject.adapter.restore(store.lease(96)), 96)
-            assert not compare(warm, subject.cold).identical, f"{kind} layer {part.layer} part {part.name}"
+            assert spoils(compare(warm, subject.cold)), f"{kind} layer {part.layer} part {part.name}"
 
 
 def test_counters_that_disagree_are_seen_before_logits_are_touched(v4: Subject) -> None:
     cache = v4.adapter.restore(v4.store.lease(160))
     cache.layers[1].entry_count["compressor"] += 1
     assert first_difference(capture(cache), v4.at[160]) == "1.entry_count.compressor is 11 against 10"
+
+
+def test_a_restored_cache_that_heals_is_noticed_all_the_same(v4: Subject) -> None:
+    """Logits and final cache agree, and only what stood in the cache right after the restore tells."""
+    warm = v4.warm(v4.adapter.restore(v4.store.lease(96)), 96)
+    name = "2.overlap_kv.compressor"
+    spoilt = replace(warm, restored={**warm.restored, name: v4.at[64][name]})
+    told = compare(spoilt, v4.cold).difference
+    assert told is not None and told.startswith(f"restored cache: {name} differs")
+
+
+def test_a_reference_without_that_boundary_proves_nothing(v4: Subject) -> None:
+    warm = v4.warm(v4.adapter.restore(v4.store.lease(96)), 96)
+    found = compare(warm, replace(v4.cold, boundaries={64: v4.at[64]}))
+    assert found.difference == "the reference kept no cache at token 96 to hold the restored one against"
