@@ -1,8 +1,10 @@
-"""Small profiles, tagged bytes and a store in memory for the scenarios."""
+"""Small profiles, tagged bytes and a store on disk for the scenarios."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,49 +16,12 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.profile_plan import GroupPlan, PartPlan, ProfilePlan
-from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
-
-
-class MemoryStore:
-    """A store in a dictionary."""
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
-        self.epoch = 1
-
-    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)])
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        self.objects |= {item.id: (bytes(item.payload), dict(item.meta)) for item in items}
-        return len(items)
-
-    def get(self, id: ObjectId, into: Any) -> Found:
-        if id not in self.objects:
-            return Found(Verdict.MISS)
-        payload, meta = self.objects[id]
-        into[: len(payload)] = np.frombuffer(payload, np.uint8)
-        return Found(Verdict.OK, meta, len(payload))
-
-    def reset(self) -> int:
-        self.objects.clear()
-        self.epoch += 1
-        return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import Namespace
 
 
 class Bench:
-    """What every scenario needs; ``tag`` writes whose bytes they are, ``tags`` reads it back."""
-
-    store = MemoryStore
+    """What every scenario needs; ``tag`` writes into every row of a fill whose bytes they are."""
 
     @staticmethod
     def part(granule: int, ratio: int = 1) -> tuple[PartPlan, ...]:
@@ -121,5 +86,17 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Callable[[], type[Bench]] | type[Bench]:
+def bench() -> type[Bench]:
     return Bench
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Callable[[Profile], LocalStore]]:
+    """Opens the store of a profile's objects; closed when the test ends."""
+    with ExitStack() as stores:
+
+        def opened(profile: Profile) -> LocalStore:
+            layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
+            return stores.enter_context(LocalStore(tmp_path, Namespace(profile.identity, layouts, "")))
+
+        yield opened

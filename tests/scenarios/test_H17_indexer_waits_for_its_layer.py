@@ -7,14 +7,14 @@ from typing import Any
 from kvfsm.runtime.generated import Refusal
 
 
-def test_H17_a_layer_is_used_when_all_its_objects_have_landed(bench: Any) -> None:
+def test_H17_a_layer_is_used_when_all_its_objects_have_landed(bench: Any, open_store: Any) -> None:
     layers = (0, 1, 2, 3)
     profile = bench.profile(
         64,
         bench.group("latent", "compressed_kv", 64, 64, layers),
         bench.group("index", "indexer_state", 64, 64, layers),
     )
-    store, prompt = bench.store(), bench.tokens(257)
+    store, prompt = open_store(profile), bench.tokens(257)
     writer = bench.manager(profile, 8, store=store)
     bench.put(writer, writer.keys(prompt), 0, 4)
     manager = bench.manager(profile, 8, store=store)
