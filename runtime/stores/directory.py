@@ -274,11 +274,6 @@ class Directory:
         wanted = (self.table.states() == _DURABLE) & (self._places["segment"] == segment)
         return int(self.meta["bytes"][wanted].sum())
 
-    def read_by_kind(self) -> dict[str, int]:
-        """How many durable objects there are of each kind."""
-        kinds = self.table.fields("kind")[self.table.states() == _DURABLE]
-        return {kind: int((kinds == code).sum()) for kind, code in self._codes.items()}
-
     def _take(self, event: str, names: Sequence[bytes], epochs: NDArray[np.int64], lossy: NDArray[np.bool_]) -> Slots:
         """Free slots, each with its first event fired. A retired slot is set aside for good."""
         kinds = np.array([name[0] for name in names], np.int64)
