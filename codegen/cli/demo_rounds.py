@@ -243,9 +243,8 @@ def warm_round(stage: Stage, manager: Manager, tell: Tell) -> Round:
 
 def packed_round(stage: Stage, manager: Manager, tell: Tell, *, lossy: bool) -> Round:
     """Compressed KV is packed into its cold form first, and expanded when it is read."""
-    for request in sorted(
-        stage.requests, key=lambda request: -len(request.tokens)
-    ):  # chains are packed from their ends
+    # Chains are packed from their ends, so the longest prompt goes first.
+    for request in sorted(stage.requests, key=lambda request: -len(request.tokens)):
         tell(f"{stage.name}: packing the blocks of '{request.name}'")
         manager.pack(manager.keys(request.tokens), lossy=lossy)
     if lossy:
