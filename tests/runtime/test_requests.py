@@ -9,11 +9,11 @@ import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import Reason
+from kvfsm.runtime.coverage import gaps
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.requests import _gaps
 
 NAMES = ("tiny_deepseek_v4", "tiny_deepseek_v32", "tiny_gpt_oss", "tiny_gemma3", "llama")
 
@@ -61,7 +61,7 @@ def test_a_missing_emission_is_noticed() -> None:
     with pytest.raises(Refused) as forgotten:  # the tail's word has no room for rows that should be entries by now
         manager.requests.coverage(row)
     assert forgotten.value.refusal is Refusal.FULL
-    assert _gaps(10, (range(0, 4), range(6, 9))) == (range(4, 6), range(9, 10))
+    assert gaps(10, (range(0, 4), range(6, 9))) == (range(4, 6), range(9, 10))
 
 
 @pytest.mark.parametrize("name", small())
