@@ -53,6 +53,7 @@ from .tombstones import pack_tombstones
 SEGMENT_BYTES = 256 << 20
 _COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
 _EPOCH_MAX = LAYOUT.field("epoch").high
+_RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -280,13 +281,13 @@ class LocalStore:
             try:
                 State(self._epoch + 1, self._log.mark()).write(self._files, self.path)
             except NotDurable as problem:
-                self._log.broken = "a reset is not durable; reset again"
+                self._log.broken = _RESET_AGAIN
                 self._end_epoch()
                 raise StoreFailed(f"epoch {self._epoch} has begun but a power cut may undo it: {problem}") from problem
             except OSError as problem:
                 self._sweep_temporaries()
                 raise self._failure(problem, "the epoch was not ended") from problem
-            if self._log.broken == "a reset is not durable; reset again":
+            if self._log.broken == _RESET_AGAIN:
                 self._log.broken = None
             self._end_epoch()
         return self._epoch
