@@ -114,15 +114,19 @@ class Core:
         return found
 
     def versions(self, kind: str, spot: Spot, places: Numbers) -> Numbers:
-        """Version of the KV that indexer keys at these granules belong to; for other kinds nothing depends on it."""
+        """Version of what indexer keys, or KV, at these granules are tied to; for other kinds nothing depends on it."""
         versions = np.full(len(places), PREFILL_VERSION, np.int64)
-        if kind == "indexer_state" and len(places) and "compressed_kv" in self.paged:
-            low, live = int(places[0]), self.index.live(self.paged.index("compressed_kv"), spot)
-            high = min(int(places[-1]) + 1, live)
+        partner = {"indexer_state": "compressed_kv", "compressed_kv": "indexer_state"}.get(kind)
+        if partner in self.paged and len(places):
+            n, low = self.paged.index(partner), int(places[0])
+            high = min(int(places[-1]) + 1, self.index.live(n, spot))
             if high > low:
-                slots = self.index.slots(self.paged.index("compressed_kv"), spot, low, high)
+                slots = self.index.slots(n, spot, low, high)
+                held = self.pools[partner].table.fields("version", slots)
+                for packed in np.flatnonzero(slots >= self.pools[partner].hot).tolist():  # the word of a copy has none
+                    held[packed] = self.cold_bytes[int(slots[packed])][1]
                 known = places < high
-                versions[known] = self.pools["compressed_kv"].table.fields("version", slots)[places[known] - low]
+                versions[known] = held[places[known] - low]
         return versions
 
     # ---- room -----------------------------------------------------------------------------------------------------
@@ -199,8 +203,8 @@ class Core:
     def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
 
-        Held granules are replaced where they can't serve: packed ones, and indexer keys of another version than their
-        KV. For trailing kinds the fresh ones are in the index afterwards.
+        Held granules are replaced where they can't serve: packed ones, those that are being packed, and indexer keys
+        of another version than their KV. For trailing kinds the fresh ones are in the index afterwards.
         """
         if kind in self.trailing:
             trail = self.trailing.index(kind)
@@ -214,7 +218,7 @@ class Core:
             old = self.index.slots(n, spot, low, live)
             table = self.pools[kind].table
             if kind == "compressed_kv":
-                taken[: live - low] = self.pools[kind].in_state(old, "packed")
+                taken[: live - low] = self.pools[kind].in_state(old, "packed", "compressing")
             else:
                 taken[: live - low] = table.fields("version", old) != self.versions(kind, spot, places[: live - low])
         return taken

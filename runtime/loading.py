@@ -284,6 +284,7 @@ class Loader:
         manager, core, plan = self._manager, self._manager.core, ticket.plan
         spot = core.index.extend(plan.claim.digests, plan.boundary)
         kept: dict[str, Slots] = {}
+        held = ticket.held
         core.advance(spot)
         for batch in sorted(ticket.batches, key=lambda batch: (core.kinds.index(batch.kind), int(batch.places[0]))):
             pool = core.pools[batch.kind]
@@ -295,6 +296,8 @@ class Loader:
             for low, high in _runs(batch, batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
                 fresh = core.fresh(batch.kind, spot, places, slots)
+                if batch.begin == "expand_begin":
+                    fresh &= self._same_packed(spot, places, held[low:high])
                 if batch.kind in core.paged:
                     core.place(batch.kind, spot, places, slots, fresh)
                 pool.release("evict", slots[~fresh])
@@ -311,13 +314,27 @@ class Loader:
                     raise Refused(Refusal.INCOMPLETE, "load", what)
 
     def _still_fits(self, ticket: Ticket, spot: Any) -> bool:
-        """Whether the chain before each batch is still there."""
+        """Whether the chain before each batch is still there, and what it is tied to is of the same version."""
         core = self._manager.core
         first: dict[str, int] = {}
         for batch in ticket.batches:
             if batch.kind in core.paged:
                 first[batch.kind] = min(first.get(batch.kind, int(batch.places[0])), int(batch.places[0]))
-        return all(core.index.live(core.paged.index(kind), spot) >= low for kind, low in first.items())
+        return all(core.index.live(core.paged.index(kind), spot) >= low for kind, low in first.items()) and all(
+            np.array_equal(core.versions(batch.kind, spot, batch.places), batch.versions)
+            for batch in ticket.batches
+            if batch.begin == "load_begin" and batch.kind in core.paged
+        )
+
+    def _same_packed(self, spot: Any, places: Numbers, packed: Slots) -> npt.NDArray[np.bool_]:
+        """Where the index holds nothing, or the very packed copies that were expanded; ``places`` in a row."""
+        index, low = self._manager.core.index, int(places[0])
+        n = self._manager.core.paged.index("compressed_kv")
+        same = np.ones(len(places), np.bool_)
+        live = min(index.live(n, spot), low + len(places))
+        if live > low:
+            same[: live - low] = index.slots(n, spot, low, live) == packed[: live - low]
+        return same
 
     def _check_packed(self, plan: Plan, spot: Any) -> None:
         core = self._manager.core

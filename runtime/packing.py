@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from .answers import Reason
 from .errors import Refused
@@ -15,8 +16,9 @@ from .keys import Keys
 from .kinds import FORM_PACKED, CompressedKvRules
 
 if TYPE_CHECKING:
-    from .index import Segment
+    from .index import Segment, Spot
     from .manager import Manager
+    from .pool import Slots
 
 
 class Packer:
@@ -59,9 +61,11 @@ class Packer:
             blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
         except BaseException:
             with manager.lock:
+                spot = core.index.locate(digests, high)
+                found = self._still_held(n, spot, low, source)
                 pool.must("compress_done", source, "pack", expected=before, ok=False)
                 pool.release("abandon", copies, expected=made)
-                spot = core.index.locate(digests, high)
+                core.retire("compressed_kv", source[~found])
                 core.advance(spot)
                 core.offer(spot.segment, spot.at)
             raise
@@ -75,12 +79,25 @@ class Packer:
             pool.must("compress_done", source, "pack", expected=before, ok=True)
             pool.give_back(source)
             spot = core.index.locate(digests, high)
-            if core.index.live(n, spot) >= high and np.array_equal(core.index.slots(n, spot, low, high), source):
-                core.index.put(n, spot, low, copies.astype(np.int32), core.index.ready(n, spot))
-                core.offer(spot.segment, high)
-            else:  # the epoch ended meanwhile
-                core.retire("compressed_kv", copies)
-            return len(source)
+            found = self._still_held(n, spot, low, source)
+            for granule in np.flatnonzero(found).tolist():
+                copy = copies[granule : granule + 1].astype(np.int32)
+                core.index.put(n, spot, low + granule, copy, core.index.ready(n, spot))
+            core.retire("compressed_kv", copies[~found])
+            core.offer(spot.segment, spot.at)
+            return int(found.sum())
+
+    def _still_held(self, n: int, spot: Spot, low: int, source: Slots) -> npt.NDArray[np.bool_]:
+        """Which granules from ``low`` on the index still finds in their source slots.
+
+        While bytes are packed, a chain may expire from any granule on, be published anew, or end with its epoch.
+        """
+        index = self._manager.core.index
+        found = np.zeros(len(source), np.bool_)
+        live = min(index.live(n, spot), low + len(source))
+        if live > low:
+            found[: live - low] = index.slots(n, spot, low, live) == source[: live - low]
+        return found
 
     def _range(self, n: int, segment: Segment, start: int) -> tuple[int, int]:
         """Granules [low, high) that may be packed, ``segment`` holding the last that can be read at once."""

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
+from .coverage import Coverage, gaps
 from .errors import Refused
-from .index import Segment
+from .index import Segment, Spot
 from .keys import Keys
 from .kinds import PREFILL_VERSION, SEMANTICS
 from .lease import Lease
@@ -34,22 +35,6 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[np.intp]
 GUARD = NO_SLOT
 """In tables for kernels: padding. No kernel may resolve it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What covers the tokens [0, ``tokens``) of one request, read off the state words.
-
-    ``entries`` counts compressed entries by ratio; ``compressed``, ``tail`` and ``window`` are token ranges; ``gaps``
-    are what none covers.
-    """
-
-    tokens: int
-    entries: dict[int, int]
-    compressed: range
-    tail: range
-    window: range
-    gaps: tuple[range, ...]
 
 
 class RequestTable:
@@ -514,6 +499,7 @@ class RequestTable:
             return start
         kinds = [kind for kind in self._kinds if kind in core.paged]
         core.check_chain(core.index.locate(keys.digests, start), start, kinds)
+        self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
         kept: dict[str, Rows] = {}
@@ -543,6 +529,17 @@ class RequestTable:
         kept.update(self._publish_boundary(row, spot, stop))
         core.settle(spot, kept, manager.clock())
         return stop
+
+    def _check_readers(self, spot: Spot, start: int, kinds: list[str]) -> None:
+        """Raise Refused where what others published has no room for one more pin; nothing has changed then."""
+        core = self._manager.core
+        for kind in kinds:
+            n, pool = core.paged.index(kind), core.pools[kind]
+            held = core.index.slots(n, spot, start, max(start, core.index.live(n, spot))).astype(np.intp)
+            full = held[pool.table.fields("pins", held) == pool.table.LAYOUT.field("pins").high]
+            if len(full):
+                given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
+                pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
     def _publish_boundary(self, row: int, spot: Any, stop: int) -> dict[str, Rows]:
         """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
@@ -594,8 +591,8 @@ class RequestTable:
         entries = {ratio: compressed // ratio for ratio in ratios}
         widest = max((ratio * count for ratio, count in entries.items()), default=0)
         least = min((ratio * count for ratio, count in entries.items()), default=0)
-        gaps = _gaps(now, (range(0, least), tail, window))
-        return Coverage(now, entries, range(0, widest), tail, window, gaps)
+        uncovered = gaps(now, (range(0, least), tail, window))
+        return Coverage(now, entries, range(0, widest), tail, window, uncovered)
 
     def _entries_of(self, row: int, block: int, version: int) -> int:
         """Tokens of a block whose entries its word vouches for."""
@@ -653,15 +650,3 @@ def _stride(profile: Profile) -> int:
     while profile.granule // stride > 255 or span % stride:
         stride += 1 if span % stride else stride
     return stride
-
-
-def _gaps(tokens: int, covers: tuple[range, ...]) -> tuple[range, ...]:
-    """What none of some ranges covers of [0, tokens)."""
-    at, gaps = 0, []
-    for cover in sorted((one for one in covers if len(one)), key=lambda one: one.start):
-        if cover.start > at:
-            gaps.append(range(at, cover.start))
-        at = max(at, cover.stop)
-    if at < tokens:
-        gaps.append(range(at, tokens))
-    return tuple(gaps)

@@ -155,7 +155,7 @@ def test_what_is_being_packed_is_not_readable_when_others_publish_behind_it() ->
 
     class Slow(NumpyBackend):
         def pack(self, layout: Layout, data: np.ndarray, lossy: bool = False) -> list[bytes]:
-            fill = manager.reserve(keys, 0, 3)  # another thread's publication while the bytes are packed
+            fill = manager.reserve(keys, 2, 3)  # another thread's publication while the bytes are packed
             write(fill)
             manager.publish(fill)
             seen.append(manager.match(keys).now)
