@@ -24,11 +24,12 @@ class Fill:
         places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
         slots: by kind, intp [n].
         fill_id, owner, epoch: who holds it, and since when.
+        store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
     """
 
     __slots__ = (
         "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "owner", "places", "salt",
-        "slots", "start", "stop",
+        "slots", "start", "stop", "store_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class Fill:
         slots: Mapping[str, npt.NDArray[np.intp]],
         places: Mapping[str, npt.NDArray[np.int64]],
         generations: Mapping[str, npt.NDArray[np.int64]],
+        store_epoch: int | None = None,
     ) -> None:
         self._manager = manager
         self.fill_id = fill_id
@@ -55,6 +57,7 @@ class Fill:
         self.slots = slots
         self.places = places
         self.generations = generations
+        self.store_epoch = store_epoch
         self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
 
     @property

@@ -102,9 +102,13 @@ class Lease:
     def view(self, kind: str, part: str, layer: int) -> npt.NDArray[np.uint8]:
         """Bytes of one part in the leased slots, uint8 [slots, rows, row_bytes], not to be written.
 
-        A view where the slots lie at equal distances, else gathered into new memory.
+        A view where the slots lie at equal distances, else gathered into new memory: neither is to outlive the lease,
+        and a lease that was given back is refused (LEASE).
         """
-        return self._manager.read(kind, part, layer, self.slots[kind])
+        self._manager.check_held(self)
+        found = self._manager.read(kind, part, layer, self.slots[kind])
+        self._manager.check_held(self)  # what was gathered meanwhile may be another's
+        return found
 
     def __enter__(self) -> Lease:
         return self

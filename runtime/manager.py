@@ -34,7 +34,7 @@ from .policy import WindowPolicy, replay_range
 from .profile import Profile
 from .requests import RequestTable
 from .store_keys import object_ids
-from .stores.store import Item, ObjectId, Store, StoreError
+from .stores.store import EpochEnded, Item, ObjectId, Store, StoreError
 from .table import OnEvent
 
 Lock = Callable[[], AbstractContextManager[Any]]
@@ -251,9 +251,11 @@ class Manager:
             slots = self.take({kind: len(where) for kind, where in places.items()}, "take")
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
             number = next(self._numbers)
+            store_epoch = None if self.store is None else self.store.epoch
             fill = Fill(
-                self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations
-            )
+                self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
+                store_epoch,
+            )  # fmt: skip
             self.fills[number] = fill
             return fill
 
@@ -355,6 +357,11 @@ class Manager:
             return self.epoch
 
     # ---- bytes and reports ----------------------------------------------------------------------------------------
+
+    def check_held(self, lease: Lease) -> None:
+        """Raise Refused (LEASE) when a lease was given back, or taken over by a live request."""
+        if lease.lease_id not in self.receipts:
+            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given back already")
 
     def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
@@ -567,11 +574,14 @@ class Manager:
                 items.append(Item(name, arena[slot], {"boundary": int(place), "lossy": False}))
         assert self.store is not None
         try:
-            self.store.put_many(items)
+            self.store.put_many(items, at_epoch=fill.store_epoch)
             with self.lock:
                 self.loader.forget_failures([item.id for item in items])
+        except EpochEnded:
+            return  # a reset came in between: nothing is wrong, and nothing is kept
         except StoreError:
-            self.store_failures += 1
+            with self.lock:
+                self.store_failures += 1
 
     def _expire(self, keys: Keys, start: int) -> int:
         core, index, count = self.core, self.core.index, 0
