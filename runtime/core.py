@@ -38,7 +38,7 @@ class Core:
         on_event: told of each event on each pool.
 
     Raises:
-        ValueError: ``slots`` names other kinds than the profile has.
+        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, or two kinds share memory.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
 
@@ -55,11 +55,16 @@ class Core:
         rules = rules_of(profile)
         if set(slots) != set(rules):
             raise ValueError(f"slots are given for {sorted(slots)}; {profile.name} has {sorted(rules)}")
+        if not set(buffers) <= set(rules):
+            raise ValueError(f"buffers are given for {sorted(buffers)}; {profile.name} has {sorted(rules)}")
         self.pools: dict[str, Pool] = {}
         for kind, kind_rules in rules.items():
             layout = profile.layouts[kind]
             layout.check_pool(slots[kind], profile.offset_bits)
             arena = Arena(layout, slots[kind], buffer=buffers.get(kind))
+            for other, pool in self.pools.items():
+                if np.may_share_memory(arena.bytes, pool.arena.bytes):
+                    raise ValueError(f"the buffers of {other} and {kind} share memory; give each kind its own")
             is_cold = cold if kind == "compressed_kv" else 0
             self.pools[kind] = Pool(kind, KINDS[kind], arena, kind_rules, is_cold, on_event)
         self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)

@@ -79,7 +79,12 @@ class Fill:
         """Bytes of one part to write, uint8 [slots, rows, row_bytes]; the same array each time.
 
         Memory of the slots themselves where they lie at equal distances, else staged and copied in by ``publish``.
+
+        Raises:
+            KeyError: the fill has no slots of that kind, or its slots no such part.
         """
+        if kind not in self.slots:
+            raise KeyError(f"the fill has no slots of {kind!r}, but of {', '.join(self.slots) or 'nothing'}")
         key = (kind, part, layer)
         if key not in self._staged:
             self._staged[key] = self._manager.read(kind, part, layer, self.slots[kind])

@@ -61,6 +61,7 @@ class Keys:
 
     Raises:
         ValueError: a token id out of range, or media that overlap.
+        TypeError: a salt that is not bytes, or an adapter that is not text.
 
     >>> keys = Keys(4, "model", [1, 2, 3, 4, 5])
     >>> len(keys), keys.tokens
@@ -82,6 +83,11 @@ class Keys:
         adapter: str = "",
         media: Sequence[Media] = (),
     ) -> None:
+        # bytes(0) is no salt at all, and bytes(7) that of somebody else's seven zeros.
+        if not isinstance(salt, bytes | bytearray | memoryview):
+            raise TypeError(f"the salt is {salt!r}; give bytes, such as str(tenant).encode()")
+        if not isinstance(adapter, str):
+            raise TypeError(f"the adapter is {adapter!r}; give its name and version as text, or '' without one")
         self.granule = granule
         self.identity = identity
         self.salt = bytes(salt)

@@ -104,7 +104,12 @@ class Lease:
 
         A view where the slots lie at equal distances, else gathered into new memory: neither is to outlive the lease,
         and a lease that was given back is refused (LEASE).
+
+        Raises:
+            KeyError: the lease has no slots of that kind, or its slots no such part.
         """
+        if kind not in self.slots:
+            raise KeyError(f"the lease has no slots of {kind!r}, but of {', '.join(self.slots)}")
         self._manager.check_held(self)
         found = self._manager.read(kind, part, layer, self.slots[kind])
         self._manager.check_held(self)  # what was gathered meanwhile may be another's

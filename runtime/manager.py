@@ -7,9 +7,10 @@ packing in ``packing.py``, live requests in ``requests.py``, and what the lock p
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -61,7 +62,8 @@ class Manager:
         on_event: told of each event on state words, under the lock: (machine, event, slots, codes).
 
     Raises:
-        ValueError: ``slots`` names other kinds than the profile has.
+        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
+            is out of its range.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
 
@@ -83,6 +85,7 @@ class Manager:
         buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
+        _check_options(writes, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         self.profile = profile
         self.backend = backend
         self.store = store
@@ -130,6 +133,9 @@ class Manager:
             draft: tokens at the end that a draft model must compute itself. Taken once: an answer that is given back as
                 ``at_most`` has had it already.
             at_most: reuse no more than this many tokens.
+
+        Raises:
+            ValueError: a negative ``draft`` or ``at_most``.
         """
         return self._matcher.match((Request(keys, tokens),), asks, draft, at_most)
 
@@ -179,23 +185,21 @@ class Manager:
         Args:
             lease: of this manager, not released yet.
             owner: who releases; the lease's own by default.
-            done: says whether the device has ended its reads. While it has not, the slots stay protected.
+            done: says whether the device has ended its reads. While it has not, the slots stay protected. What it
+                raises goes to the caller, of this method or of a later one that asks again; then nothing is given back.
 
         Raises:
             Refused: LEASE when it is another manager's or owner's, or was released before.
         """
         with self.lock:
-            if lease.manager is not self:
-                raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
-            if lease.lease_id not in self.receipts:
-                raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
-            receipt, _ = self.receipts[lease.lease_id]
+            receipt = self.receipt_of(lease)
             if owner is not None and owner != receipt.owner:
                 what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
                 raise Refused(Reason.LEASE, "lease", what)
-            del self.receipts[lease.lease_id]
+            ended = done is None or done()
             self._unpark()
-            if done is not None and not done():
+            del self.receipts[lease.lease_id]
+            if done is not None and not ended:
                 self._parked.append((receipt, done))
                 return
             self._unpin(receipt)
@@ -205,13 +209,16 @@ class Manager:
 
         Raises:
             Refused: POOL_FULL, ADMISSION or EPOCH; nothing was taken.
+            ValueError: the plan names kinds that have no slots: it was made by the manager of another model.
         """
+        self._check_kinds(plan.wanted)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
         return self._matcher.match((request,), None, 0, None)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
+        self._check_kinds(plan.wanted)
         return self.loader.begin(plan, owner)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
@@ -237,9 +244,12 @@ class Manager:
             kinds: only these kinds.
 
         Raises:
-            Refused: POOL_FULL or ADMISSION; nothing was taken. LEASE when the lease ends before ``start``.
-            ValueError: a range that the keys don't cover.
+            Refused: POOL_FULL or ADMISSION; nothing was taken. LEASE when the lease ends before ``start``, is another
+                manager's or was released. IDENTITY for keys of another model.
+            ValueError: a range that the keys don't cover, or a kind that has no slots.
         """
+        self.check_keys(keys)
+        start, stop = operator.index(start), operator.index(stop)
         if not 0 <= start < stop <= len(keys):
             raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; give granules, not tokens")
         if lease is not None and lease.length < start * self.profile.granule:
@@ -247,6 +257,8 @@ class Manager:
             raise Refused(Reason.LEASE, "pool", what)
         places = self._places_of(start, stop, kinds)
         with self.lock:
+            if lease is not None:
+                self.receipt_of(lease)
             self._unpark()
             slots = self.take({kind: len(where) for kind, where in places.items()}, "take")
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
@@ -302,7 +314,12 @@ class Manager:
                 self.core.pools[kind].release("abandon", slots, expected=fill.generations[kind])
 
     def evict(self, kind: str, count: int) -> int:
-        """Reclaim up to ``count`` slots of a kind that nobody holds; returns how many went."""
+        """Reclaim up to ``count`` slots of a kind that nobody holds; returns how many went.
+
+        Raises:
+            ValueError: a kind that has no slots.
+        """
+        self._check_kinds([kind])
         with self.lock:
             self._unpark()
             return self.core.evict(kind, count)
@@ -442,6 +459,29 @@ class Manager:
         """Store keys of some places."""
         return object_ids(self.core, digests, salt, kind, places)
 
+    def receipt_of(self, lease: Lease) -> Receipt:
+        """What was taken for a lease. The caller holds the lock.
+
+        Raises:
+            Refused: LEASE when it is another manager's, or was released before.
+        """
+        if lease.manager is not self:
+            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
+        if lease.lease_id not in self.receipts:
+            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
+        return self.receipts[lease.lease_id][0]
+
+    def check_keys(self, keys: Keys) -> None:
+        """Raise Refused (IDENTITY) for keys of another model; under them nothing would ever be found."""
+        if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
+            what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
+            raise Refused(Reason.IDENTITY, "pool", what)
+
+    def _check_kinds(self, kinds: Iterable[str]) -> None:
+        pools = self.core.pools
+        if unknown := [kind for kind in kinds if kind not in pools]:
+            raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(pools)}")
+
     def _pin(self, claim: Claim, boundary: int, owner: str) -> tuple[Receipt, bool]:
         """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
         core, index = self.core, self.core.index
@@ -486,9 +526,10 @@ class Manager:
 
     def _unpark(self) -> None:
         """Finish releases whose device reads have ended."""
+        ended = [bool(done()) for _, done in self._parked]  # all asked first: one that raises leaves all parked
         waiting, self._parked = self._parked, []
-        for receipt, done in waiting:
-            if done():
+        for (receipt, done), over in zip(waiting, ended, strict=True):
+            if over:
                 self._unpin(receipt)
             else:
                 self._parked.append((receipt, done))
@@ -505,6 +546,7 @@ class Manager:
 
     def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
         """Places that a fill of granules [start, stop) has slots for, by kind."""
+        self._check_kinds(kinds or ())
         core, places = self.core, {}
         for kind in core.kinds:
             if kinds is not None and kind not in kinds:
@@ -633,6 +675,15 @@ class Manager:
         core.flat["swa_window"].drop_all(slots)
         core.retire("swa_window", slots)
         return len(slots)
+
+
+def _check_options(writes: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
+    if writes not in ("write_through", "none"):
+        raise ValueError(f"writes={writes!r}; give 'write_through' or 'none'")
+    for name, value in (*counts.items(), *multiples.items()):
+        least = int(name in multiples)
+        if value < least:
+            raise ValueError(f"{name}={value}; give a whole number of at least {least}")
 
 
 def _up(segment: Any) -> Any:

@@ -87,6 +87,8 @@ class Matcher:
     ) -> Answer:
         """See ``Manager.match_shared``."""
         manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
+        if draft < 0 or (at_most is not None and at_most < 0):
+            raise ValueError(f"draft={draft}, at_most={at_most}; give numbers of tokens, 0 or more")
         for request in requests:
             keys = request.keys
             if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):

@@ -23,6 +23,12 @@ class WindowPolicy:
     keep: Literal["full", "checkpoint", "none"]
     every: int = 0
 
+    def __post_init__(self) -> None:
+        if self.keep not in ("full", "checkpoint", "none"):
+            raise ValueError(f"a window policy that keeps {self.keep!r}; give 'full', 'checkpoint' or 'none'")
+        if self.keep == "checkpoint" and self.every < 1:
+            raise ValueError(f"checkpoints every {self.every} tokens; give at least 1")
+
     @classmethod
     def full(cls) -> WindowPolicy:
         """Keep the window of every published boundary."""
@@ -31,8 +37,6 @@ class WindowPolicy:
     @classmethod
     def checkpoint(cls, every: int) -> WindowPolicy:
         """Keep the windows of boundaries that are multiples of ``every`` tokens."""
-        if every < 1:
-            raise ValueError(f"checkpoints every {every} tokens; give at least 1")
         return cls("checkpoint", every)
 
     @classmethod

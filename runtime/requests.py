@@ -89,8 +89,8 @@ class RequestTable:
             reused = 0 if lease is None else lease.length // granule
             if tokens < 1 or (lease is not None and tokens < lease.length):
                 raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
-            if lease is not None and lease.lease_id not in manager.receipts:
-                raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
+            if lease is not None:
+                manager.receipt_of(lease)
             idle = np.flatnonzero(~self.active)
             if not len(idle):
                 raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
@@ -166,10 +166,11 @@ class RequestTable:
         Boundary kinds are published when the row ends exactly at a boundary.
 
         Raises:
-            Refused: GAP when the chain before what the row owns is gone.
+            Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model.
         """
         with self._manager.lock:
             self._check(row)
+            self._manager.check_keys(keys)
             return self._publish(row, keys)
 
     def finish(self, row: int) -> None:
