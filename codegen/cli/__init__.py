@@ -1,7 +1,8 @@
 """The `kvfsm` command: one module a verb, imported when it is used.
 
 A verb's module has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(args) -> exit code``; its docstring is the
-text that `kvfsm VERB --help` shows. Exit codes: 0 all is well, 1 a fault was found in what was given, 2 used wrongly.
+text that `kvfsm VERB --help` shows. Exit codes: 0 all is well, 1 a fault was found in what was given, 2 used wrongly,
+130 stopped (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ See the whole chain run:      kvfsm demo
 """
 
 EPILOG = """\
-exit codes: 0 all is well; 1 a fault was found in what was given; 2 used wrongly.
+exit codes: 0 all is well; 1 a fault was found in what was given; 2 used wrongly; 130 stopped.
 `kvfsm VERB --help` says more about one verb.
 """
 
@@ -77,6 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"closest: {', '.join(near)}; " if near else ""
         print(f"kvfsm: there is no verb '{arguments[0]}'; {hint}`kvfsm --help` lists all", file=sys.stderr)
         return MISUSE
+    try:
+        return _run(named, arguments)
+    except KeyboardInterrupt:
+        print(f"kvfsm{f' {named.name}' if named else ''}: stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `kvfsm explain ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WELL
+
+
+def _run(named: Verb | None, arguments: Sequence[str]) -> int:
+    """Import the verb, read its options, and carry it out."""
     parser = _parser(named)
     try:
         args = parser.parse_args(arguments)
@@ -88,14 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.verb is None:
         parser.print_help()
         return MISUSE
-    try:
-        return int(args.run(args))
-    except KeyboardInterrupt:
-        print(f"kvfsm {args.verb}: stopped", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as in `kvfsm explain ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return WELL
+    return int(args.run(args))
 
 
 def _parser(named: Verb | None) -> argparse.ArgumentParser:

@@ -59,6 +59,17 @@ def test_an_interrupt_ends_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == "kvfsm lint: stopped\n"
 
 
+def test_an_interrupt_while_a_verb_is_imported_ends_as_cleanly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(verb: cli.Verb) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Verb, "module", interrupted)
+    assert main(["lint"]) == 130
+    assert capsys.readouterr().err == "kvfsm lint: stopped\n"
+
+
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
     (tmp_path / "objects").mkdir()
