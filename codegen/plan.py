@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import PurePosixPath
 
 from ..spec.language.load import Spec
 from .emit_python import Home
@@ -40,6 +41,12 @@ def plan_package(spec: Spec, package: str) -> dict[str, str]:
     moved = dict(_moved(path, text) for path, text in _planned(texts).items())
     moved["__init__.py"] = f'"""{header(f"{spec.root.name}/")}"""\n'
     return moved
+
+
+def plan_beside(spec: Spec) -> dict[str, str]:
+    """The files that lie beside a spec of one's own, so that editors know its words: file name -> text."""
+    texts = [_emitter(name)(spec) for name in BESIDE_SPEC]
+    return {PurePosixPath(path).name: text for files in texts for path, text in files.items()}
 
 
 def _moved(path: str, text: str) -> tuple[str, str]:

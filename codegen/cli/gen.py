@@ -2,7 +2,8 @@
 
   kvfsm gen                                  this repository: runtime, kernels, diagrams, tests
   kvfsm gen --check                          print what differs, and write nothing; exit 1 if anything does
-  kvfsm gen --spec my_spec --out my_package  into a package of one's own: my_package/{runtime,kernels,diagrams,tests}
+  kvfsm gen --spec my_spec --out my_package  into a package of one's own: my_package/{runtime,kernels,diagrams,tests},
+                                             and the JSON Schemas beside the spec
   kvfsm gen --json                           {"ok": ..., "files": [{"path", "status"}]}
 
 A file that is as it should be is left alone; one that no machine asks for any more is removed. Nothing is written
@@ -21,7 +22,7 @@ from ...spec.language.load import Spec
 from ...spec.language.problems import render_all
 from .. import write
 from ..drawings import stale
-from ..plan import plan, plan_package
+from ..plan import plan, plan_beside, plan_package
 from .lint import add_spec, loaded_spec
 
 HELP = "write all generated files, or compare them with --check"
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         changes = write.compare(root, planned, folders, DRAWN)
         if not args.check:
             write.apply(root, changes)
+        if args.out is not None and args.spec is not None:
+            changes += _beside(loaded.spec, args.check)
         old_pictures = stale(root, planned, missing=args.out is None)
     except write.WriteError as error:
         print(f"kvfsm gen: {error}", file=sys.stderr)
@@ -85,6 +88,16 @@ def repository(spec: Spec) -> Path | None:
         file=sys.stderr,
     )
     return None
+
+
+def _beside(spec: Spec, check: bool) -> list[write.Change]:
+    """Compare the schemas beside a spec of one's own, and write them unless only checking; paths start at its folder."""
+    above = spec.root.resolve().parent
+    planned = {f"{spec.root.resolve().name}/{name}": text for name, text in plan_beside(spec).items()}
+    changes = write.compare(above, planned, ())
+    if not check:
+        write.apply(above, changes)
+    return changes
 
 
 def package_name(folder: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,15 @@ TOY = REPO / "tests" / "golden" / "toy" / "spec"
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the toy spec, since gen writes schemas beside it."""
+    return shutil.copytree(TOY, tmp_path_factory.mktemp("spec") / "spec")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, spec: Path) -> Path:
     folder = tmp_path_factory.mktemp("user") / "my_cache"
-    assert main(["gen", "--spec", str(TOY), "--out", str(folder)]) == 0
+    assert main(["gen", "--spec", str(spec), "--out", str(folder)]) == 0
     return folder
 
 
@@ -63,8 +70,10 @@ def test_it_is_strictly_typed(package: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_its_check_is_clean_until_a_file_is_edited(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["gen", "--check", "--spec", str(TOY), "--out", str(package)]
+def test_its_check_is_clean_until_a_file_is_edited(
+    package: Path, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["gen", "--check", "--spec", str(spec), "--out", str(package)]
     assert main(arguments) == 0
     path = package / "runtime" / "toy.py"
     text = path.read_text("utf-8")
@@ -74,11 +83,13 @@ def test_its_check_is_clean_until_a_file_is_edited(package: Path, capsys: pytest
     path.write_text(text)
 
 
-def test_a_file_of_ones_own_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_ones_own_is_never_replaced(
+    tmp_path: Path, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = tmp_path / "mine" / "runtime" / "toy.py"
     own.parent.mkdir(parents=True)
     own.write_text("KEPT = True\n")
-    assert main(["gen", "--json", "--spec", str(TOY), "--out", str(tmp_path / "mine")]) == 1
+    assert main(["gen", "--json", "--spec", str(spec), "--out", str(tmp_path / "mine")]) == 1
     out, err = capsys.readouterr()
     assert "toy.py' is not a file that kvfsm gen wrote" in err
     assert json.loads(out) == {"ok": False, "files": []}
@@ -86,12 +97,29 @@ def test_a_file_of_ones_own_is_never_replaced(tmp_path: Path, capsys: pytest.Cap
     assert own.read_text() == "KEPT = True\n"
 
 
-def test_an_empty_init_is_filled(tmp_path: Path) -> None:
+def test_an_empty_init_is_filled(tmp_path: Path, spec: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
-    assert main(["gen", "--spec", str(TOY), "--out", str(tmp_path / "mine")]) == 0
+    assert main(["gen", "--spec", str(spec), "--out", str(tmp_path / "mine")]) == 0
 
 
-def test_a_keyword_is_no_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gen", "--spec", str(TOY), "--out", str(tmp_path / "class")]) == 2
+def test_a_keyword_is_no_package(
+    tmp_path: Path, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gen", "--spec", str(spec), "--out", str(tmp_path / "class")]) == 2
     assert "cannot be a Python package" in capsys.readouterr().err
+
+
+def test_the_schemas_beside_a_spec_know_its_words(tmp_path: Path) -> None:
+    own = shutil.copytree(TOY, tmp_path / "spec")
+    command = ["gen", "--spec", str(own), "--out", str(tmp_path / "mine")]
+    assert main(command) == 0
+    assert "too_cold" not in (own / "machine.schema.json").read_text()
+    vocabulary = own / "vocabulary.yaml"
+    vocabulary.write_text(vocabulary.read_text().replace("  pinned: ", "  too_cold: "))
+    machine = own / "objects" / "toy.yaml"
+    machine.write_text(machine.read_text().replace("refuse: pinned", "refuse: too_cold"))
+    assert main([*command, "--check"]) == 1
+    assert main(command) == 0
+    assert "too_cold" in (own / "machine.schema.json").read_text()
+    assert main([*command, "--check"]) == 0
