@@ -91,7 +91,7 @@ def repository(spec: Spec) -> Path | None:
 
 
 def _beside(spec: Spec, check: bool) -> list[write.Change]:
-    """Compare the schemas beside a spec of one's own, and write them unless only checking; paths start at its folder."""
+    """Compare the schemas beside a spec of one's own; write them too, unless only checking."""
     above = spec.root.resolve().parent
     planned = {f"{spec.root.resolve().name}/{name}": text for name, text in plan_beside(spec).items()}
     changes = write.compare(above, planned, ())
