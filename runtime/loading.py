@@ -39,6 +39,7 @@ class _Batch:
     lossy: npt.NDArray[np.bool_]
     begin: str
     done: str
+    packed: list[bytes] = field(default_factory=list)  # what an expansion reads
     landed: int = 0
 
 
@@ -132,14 +133,14 @@ class Loader:
         ticket = self.begin(plan, owner)
         try:
             ok = self._transfer(ticket)
-        except BaseException:
+            if ok:
+                for kind in dict.fromkeys(batch.kind for batch in ticket.batches):
+                    if kind in self._manager.core.paged:
+                        for _ in self._manager.profile.layouts[kind].layers:
+                            self.land(ticket, kind)
+        except BaseException:  # an abort from elsewhere too: the bytes have stopped by now
             self.done(ticket, False)
             raise
-        if ok:
-            for kind in dict.fromkeys(batch.kind for batch in ticket.batches):
-                if kind in self._manager.core.paged:
-                    for _ in self._manager.profile.layouts[kind].layers:
-                        self.land(ticket, kind)
         self.done(ticket, ok)
 
     def begin(self, plan: Plan, owner: str) -> Ticket:
@@ -258,8 +259,7 @@ class Loader:
         for batch in ticket.batches:
             arena = manager.core.pools[batch.kind].arena.bytes
             if batch.begin == "expand_begin":
-                blobs = [manager.core.cold_bytes[slot][0] for slot in ticket.held.tolist()]
-                data = manager.backend.expand(manager.profile.layouts["compressed_kv"], blobs)
+                data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed)
                 manager.backend.scatter(arena, batch.slots, data)
                 continue
             if manager.store is None:
@@ -382,8 +382,9 @@ class Loader:
         slots = pool.take(len(packed), given, "expand_begin")
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
         return _Batch(
-            "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done"
-        )
+            "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done",
+            [core.cold_bytes[slot][0] for slot in packed.tolist()],
+        )  # fmt: skip
 
     def _free_aborted(self, ticket: Ticket, state: str) -> None:
         for batch in ticket.batches:

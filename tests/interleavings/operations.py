@@ -31,6 +31,25 @@ def _evict(world: World) -> None:
         world.manager.evict(kind, 2)
 
 
+def _take(world: World) -> None:
+    for kind in world.manager.profile.kinds:
+        world.manager.evict(kind, 99)
+    world.fill(world.q, 0, 3)
+
+
+def _pack_and_take(world: World) -> None:
+    world.manager.pack(world.p)
+    world.fill(world.q, 0, 3)
+
+
+def take_aborted(world: World) -> None:
+    """Wrong on purpose: slots of loads whose transfers have not stopped are freed and written anew."""
+    for ticket in list(world.manager.tickets.values()):
+        ticket.abort()
+        ticket.quiesce()
+        world.fill(world.q, 0, 3)
+
+
 OPERATIONS: Mapping[str, Op] = {
     "read p": lambda world: world.read(world.p),
     "read q": lambda world: world.read(world.q),
@@ -53,6 +72,8 @@ OPERATIONS: Mapping[str, Op] = {
     "reset": lambda world: void(world.manager.reset()),
     "decode p": lambda world: world.decode(world.p, A, 2 * A),
     "decode q reusing": lambda world: world.decode(world.q, A, 2 * A, reuse=True),
+    "take q": _take,
+    "pack p, take q": _pack_and_take,
     "window p": lambda world: void(world.manager.free_out_of_window(world.p, 3 * A)),
 }
 
