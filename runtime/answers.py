@@ -66,7 +66,8 @@ _REASONS = {
 class ObjectAnswer:
     """What one kind says: its verdict on the joint length, and the greatest length that it alone could serve.
 
-    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY or ABSENT. ``length`` (tokens) is for reports
+    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY, ABSENT, or UNASKED of a store that nobody had to
+    ask. ``length`` (tokens) is for reports
     only: nothing but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
     """
 

@@ -7,7 +7,7 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,7 +93,7 @@ class Matcher:
             keys = request.keys
             if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):
                 what = f"keys of {keys.identity!r} at granule {keys.granule}"
-                return _refused(Reason.IDENTITY, WHOLE_BLOCK, what)
+                return self._refused(Reason.IDENTITY, WHOLE_BLOCK, what)
         limits = [min(whole_block(request.length(), granule), len(request.chain()[0])) for request in requests]
         cap = min(limits, default=0)
         if at_most is not None:
@@ -107,19 +107,26 @@ class Matcher:
             wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
             layers.count(KERNEL_ABI, wrong is None)
             if wrong is not None:
-                return _refused(Reason.LAYOUT, KERNEL_ABI, wrong)
+                return self._refused(Reason.LAYOUT, KERNEL_ABI, wrong)
             skip = -(-draft // granule)
             found = [self._look(request, cap) for request in requests]
             now = self._joint(found, cap, skip)
             layers.count(INTERSECTION, now == cap - skip)
             layers.count(ALIGNMENT, self._misaligned is None)
             if self._misaligned is not None:
-                return _refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
+                return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
             claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
             exact = not self._lossy(found, now)
             objects = self._objects(found, cap, now)
-        plan = self._plan(requests[0], found[0], cap - skip, now) if len(requests) == 1 else None
+        plan = None
+        if len(requests) == 1 and now < cap - skip:
+            plan = self._plan(requests[0], found[0], cap - skip, now)
+            if manager.store is not None:
+                objects["ondisk_prefix"] = ObjectAnswer("MISS", 0, None)
         return self._answer(plan, cap, now, exact, objects, claims)
+
+    def _refused(self, reason: Reason, layer: str, detail: str) -> Answer:
+        return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail, self._absent())
 
     def boundary_sets(self, spot: Spot) -> list[BoundarySet]:
         """The boundaries that can be read at once, a set a kind. The caller holds the lock."""
@@ -192,13 +199,13 @@ class Matcher:
     def _absent(self) -> dict[str, ObjectAnswer]:
         pools = self._manager.core.pools
         objects = {kind: ObjectAnswer("MISS" if kind in pools else "ABSENT", 0, None) for kind in ALL_KINDS}
-        objects["ondisk_prefix"] = ObjectAnswer("MISS" if self._manager.store is not None else "ABSENT", 0, None)
+        objects["ondisk_prefix"] = ObjectAnswer("UNASKED" if self._manager.store is not None else "ABSENT", 0, None)
         return objects
 
     def _plan(self, request: Request, one: _Found, most: int, now: int) -> Plan | None:
         """What to load or expand for a longer hit; None when nothing would make it longer."""
         packed = one.live != one.ready
-        if most <= now or (self._manager.store is None and not packed):
+        if self._manager.store is None and not packed:
             return None
         manager, core = self._manager, self._manager.core
         digests, salt = request.chain()
@@ -284,6 +291,9 @@ class Matcher:
         replay = None
         if length and "swa_window" in manager.core.pools and "swa_window" not in manager.core.trailing:
             replay = replay_range(manager.profile, length * granule)
+        for kind, one in objects.items():
+            if one.verdict == "MISS" and 0 < length * granule <= one.length:
+                objects[kind] = replace(one, verdict="HIT", tier="memory")  # it waits for the others
         if plan is not None:
             for kind, places in plan.wanted.items():
                 objects[kind] = ObjectAnswer("PENDING", objects[kind].length, "store" if len(places) else "memory")
@@ -324,7 +334,3 @@ def _trailing(manager: Manager, trail: int, spot: Spot) -> BoundarySet:
 
 def _sides(found: list[_Found]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
     return [one.live for one in found], [one.ready for one in found]
-
-
-def _refused(reason: Reason, layer: str, detail: str) -> Answer:
-    return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail)

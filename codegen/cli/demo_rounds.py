@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...kernels.reference import NumpyBackend
-from ...runtime.answers import Answer, AnswerKind, Reason
+from ...runtime.answers import Answer, AnswerKind
 from ...runtime.backend import Backend
 from ...runtime.generated.models import PROFILES
 from ...runtime.integrations import tiny_models
@@ -199,15 +199,7 @@ def read(cast: Cast, manager: Manager, tokens: Sequence[int]) -> Warm:
 
 def _said(answer: Answer) -> dict[str, str]:
     """What each of the five objects said of the length that was answered."""
-    said = {}
-    for kind in OBJECTS:
-        found = answer.objects.get(kind)
-        said[kind] = "ABSENT" if found is None else found.verdict
-        if found is not None and said[kind] == "MISS" and 0 < answer.length <= found.length:
-            said[kind] = "HIT"  # in memory; the others are still to come
-    if said["ondisk_prefix"] == "MISS" and (answer.kind is AnswerKind.HIT or answer.reason is Reason.GRANULE):
-        said["ondisk_prefix"] = "UNASKED"
-    return said
+    return {kind: answer.objects[kind].verdict for kind in OBJECTS}
 
 
 def judge(stage: Stage, warm: Sequence[Warm]) -> tuple[Served, ...]:

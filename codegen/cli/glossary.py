@@ -60,6 +60,6 @@ ANSWERS: Mapping[str, str] = {
     "PACKED": "of one object: in memory in its cold form; expanding it makes it readable",
     "REPLAY": "of one object: not kept; its rows are computed again from tokens, so the reuse is approximate",
     "ABSENT": "of one object: this model keeps no such object, or there is no store",
-    "UNASKED": "of the store, in the demo: nobody had to ask it",
+    "UNASKED": "of the store: nobody had to ask it",
 }
 """Verdicts of a match, of the whole and of one object, as ``Answer`` and the demo show them."""
