@@ -268,3 +268,27 @@ def test_two_loads_of_the_same_prefix_leave_one_copy() -> None:
     ticket.done()
     assert manager.audit().counts["compressed_kv"]["resident"] == 4
     audited(manager)
+
+
+def test_each_object_says_what_it_lacks_and_whether_the_store_was_asked() -> None:
+    manager = make(MemoryStore())
+    keys = prompt_keys(manager, 2)
+    assert manager.match(keys).objects["ondisk_prefix"].verdict == "MISS"  # asked, and it had nothing
+    fill = manager.reserve(keys, 0, 2)
+    write(fill)
+    manager.publish(fill)
+    assert manager.match(keys).objects["ondisk_prefix"].verdict == "UNASKED"
+    assert manager.match(keys, asks={"swa_window": "0" * 64}).objects["ondisk_prefix"].verdict == "UNASKED"
+
+    manager.evict("swa_window", 1)
+    answer = manager.match(keys)
+    assert answer.kind is AnswerKind.HIT_PENDING
+    words = {kind: said.verdict for kind, said in answer.objects.items()}
+    assert words == {
+        "compressed_kv": "HIT",  # all there; it waits for the window
+        "uncompressed_tail": "HIT",
+        "swa_window": "PENDING",
+        "indexer_state": "HIT",
+        "ondisk_prefix": "HIT",
+    }
+    assert make().match(keys).objects["ondisk_prefix"].verdict == "ABSENT"
