@@ -56,7 +56,7 @@ class Files(Protocol):
         ...
 
     def sync(self, handle: int) -> None:
-        """Return when the file's bytes and length are durable."""
+        """Return when the file's bytes and length are durable; those of a file without a name never are."""
         ...
 
     def close(self, handle: int) -> None:
@@ -134,6 +134,8 @@ class RealFiles:
     def sync(self, handle: int) -> None:
         """See `Files`."""
         os.fdatasync(handle)  # flushes the length too, when that is needed to read the bytes back (POSIX)
+        if not os.fstat(handle).st_nlink:
+            raise OSError(errno.ENOENT, "somebody removed the file while it was open")
 
     def close(self, handle: int) -> None:
         """See `Files`."""

@@ -285,7 +285,8 @@ class LocalStore:
                 self._end_epoch()
                 raise StoreFailed(f"epoch {self._epoch} has begun but a power cut may undo it: {problem}") from problem
             except OSError as problem:
-                self._sweep_temporaries()
+                with contextlib.suppress(OSError):  # what can't be removed now is removed at the next opening
+                    self._sweep_temporaries()
                 raise self._failure(problem, "the epoch was not ended") from problem
             if self._log.broken == _RESET_AGAIN:
                 self._log.broken = None

@@ -456,8 +456,8 @@ class _Resolver:
     def _remote(self, raw: _Raw, at: Place) -> Expr | None:
         owner = self.scope.remotes.get(raw.text)
         if owner is None:
-            known = closest(raw.text, self.scope.remotes)
-            fix = known or "leave the owner out: an expression of a machine reads its own slot only"
+            alone = "leave the owner out: an expression of a machine reads its own slot only"
+            fix = closest(raw.text, self.scope.remotes) if self.scope.remotes else alone
             return self._problem(
                 "E207", raw, f"{self.what} reads '{raw.text}', which '{self.scope.owner}' does not have", fix
             )
@@ -627,7 +627,7 @@ class _Resolver:
             return closest(raw.text, self.scope.values[expected], f"use a value of '{expected}'")
         if expected == BOOL and found in self.scope.values:
             return f"compare it, such as {self._quote(raw)[1:-1]} == {next(iter(self.scope.values[found]))}"
-        return ""
+        return f"use {_article(expected)} in its place"
 
     def _quote(self, raw: _Raw) -> str:
         return f"'{self.source.text[raw.start : raw.stop]}'"

@@ -82,10 +82,12 @@ def closest(wrong: str, names: Iterable[str], what: str = "use one of") -> str:
 
     >>> closest("fill", ["capacity", "filled", "refs"], "use a field of 'block'")
     "use a field of 'block': capacity, filled, refs (closest: filled)"
+    >>> closest("slots", [], "use a number or a bound")
+    'use a number or a bound: there is none yet, so declare one'
     """
     known = tuple(dict.fromkeys(names))
     if not known:
-        return ""
+        return f"{what}: there is none yet, so declare one"
     lowered = {name.lower(): name for name in reversed(known)}
     near = difflib.get_close_matches(wrong.lower(), lowered, n=1, cutoff=0.5)
     return f"{what}: {', '.join(known)}" + (f" (closest: {lowered[near[0]]})" if near else "")

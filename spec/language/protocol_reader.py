@@ -495,7 +495,7 @@ class _Reader:
             seen.add(name)
             argument = given.get(name)
             if argument is None:
-                fix = closest(name, given, "use an argument") or "leave it out"
+                fix = closest(name, given, "use an argument") if given else "leave it out"
                 self.problems.add("E411", entry.key.at, f"event '{event.name}' has no argument '{name}'", fix)
                 continue
             label = f"argument '{name}' of '{event.name}' in {what}"

@@ -112,7 +112,8 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Node | None:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        problems.add("E111", place, f"cannot read the file: {error.strerror or error}")
+        text = f"cannot read the file: {error.strerror or error}"
+        problems.add("E111", place, text, "put a file there that this user may read")
         return None
     except UnicodeDecodeError as error:
         problems.add("E111", place, f"byte {error.start} is not UTF-8", "save the file as UTF-8")
@@ -195,7 +196,7 @@ def one_or_more(node: Node | None, what: str, problems: Problems) -> tuple[Scala
         if isinstance(item, Scalar):
             words.append(item)
         elif not isinstance(item, Lost):
-            problems.add("E114", item.at, f"{what} must be words, but this is {_kind(item)}")
+            problems.add("E114", item.at, f"{what} must be words, but this is {_kind(item)}", "write a word")
     if isinstance(node, List) and not node.items:
         problems.add("E117", node.at, f"{what} may not be empty", "name at least one")
     return tuple(words)
@@ -341,7 +342,7 @@ class _Composer:
             return None
         starts = [event for event in self.events if isinstance(event, yaml.DocumentStartEvent)]
         if not starts:
-            self.problems.add("E110", Place(self.shown, 1, 1), "the file is empty")
+            self.problems.add("E110", Place(self.shown, 1, 1), "the file is empty", "write it, or remove it")
             return None
         if len(starts) > 1:
             self.problems.add("E110", self._at(starts[1]), "a second document starts here", "keep one document a file")

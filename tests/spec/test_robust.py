@@ -105,6 +105,7 @@ def test_damaged_files_give_problems_not_exceptions(tmp_path: Path, kind: str, f
         for problem in problems:
             place = problem.place
             assert 1 <= place.line <= len(lines) + 1 and place.column >= 1 and place.length >= 1, f"seed {seed}"
+            assert problem.text and problem.fix, f"seed {seed}: {problem}"
         assert not problems.found or render_all(problems.sorted(), problems.sources)
         wrong += len(problems) > 0
     assert wrong > count // 3  # the damage is damage

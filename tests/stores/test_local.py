@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -665,3 +666,16 @@ def test_a_new_directory_is_made_with_all_above_it(tmp_path: Path) -> None:
         store.put(an_id(), PAYLOAD, meta={})
     with LocalStore(tmp_path / "a" / "b", NAMESPACE) as store:
         assert read(store, an_id()) == (Verdict.OK, PAYLOAD)
+
+
+def test_a_directory_that_was_removed_underneath_takes_nothing_more(tmp_path: Path) -> None:
+    """Bytes in a file without a name are gone with the process, so no put into it may be acknowledged."""
+    with LocalStore(tmp_path, NAMESPACE) as store:
+        store.put(an_id(1), PAYLOAD, meta={})
+        shutil.rmtree(store.path)
+        assert read(store, an_id(1)) == (Verdict.OK, PAYLOAD)  # what is open can still be read
+        with pytest.raises(StoreFailed, match="somebody removed the file"):
+            store.put(an_id(2), PAYLOAD, meta={})
+        assert read(store, an_id(2))[0] is Verdict.MISS
+        with pytest.raises(StoreFailed, match="the epoch was not ended"):
+            store.reset()
