@@ -11,8 +11,10 @@ import pytest
 from kvfsm.runtime.lease import Lease, Receipt
 from kvfsm.runtime.manager import Manager
 
-from .operations import take_aborted
+from .operations import OPERATIONS, take_aborted
 from .runs import every
+from .scheduler import Scheduler
+from .world import A, World, quiet
 
 
 class AcquiresUnchecked(Manager):
@@ -119,3 +121,39 @@ def test_a_load_whose_slots_are_freed_before_it_has_stopped_is_found() -> None:
     found, wrong, count = every("p packed", ("expand p", take_aborted), 2, most=600)
     print(f"{wrong[:1]} after {count} schedules: {found}")
     assert any("not its own" in text for text in wrong)
+
+
+class PacksAllOrNothing(Manager):
+    """Frees every source of a packing, though the index still holds those that did not expire meanwhile."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        still_held = self._packer._still_held
+
+        def all_or_nothing(n: int, spot: Any, low: int, source: Any) -> Any:
+            found = still_held(n, spot, low, source)
+            return found if found.all() else np.zeros_like(found)
+
+        self._packer._still_held = all_or_nothing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("make", [Manager, PacksAllOrNothing])
+def test_another_prompts_bytes_show_in_a_freed_slot_that_the_index_keeps(make: type[Manager]) -> None:
+    """The audit after the next reset is clean: only a reader that knows its bytes can tell."""
+    scheduler = Scheduler([0, 0, 0, 0, 1, 1, 1, 0, 0])  # the expiry comes while the bytes are packed
+    world = World(scheduler, 6, make=make)
+    manager, other = world.manager, world.manager.keys(np.arange(A + 1))
+    world.fill(world.p, 0, 3)
+
+    def expire() -> None:
+        manager.expire(world.p, 1)
+
+    def reuse() -> None:
+        world.fill(other, 0, 1)
+        world.fill(world.q, 1, 3)
+        world.read(world.q)
+
+    errors = scheduler.run([quiet(OPERATIONS["pack p"], world), expire, reuse])
+    manager.reset()
+    assert (errors, manager.audit().violations) == ([], ())
+    assert bool(world.wrong) == (make is PacksAllOrNothing), world.wrong
