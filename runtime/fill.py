@@ -79,10 +79,13 @@ class Fill:
         """Bytes of one part to write, uint8 [slots, rows, row_bytes]; the same array each time.
 
         Memory of the slots themselves where they lie at equal distances, else staged and copied in by ``publish``.
+        Not to be written once the fill is published: others read these bytes then.
 
         Raises:
+            Refused: LEASE when the fill was published or abandoned.
             KeyError: the fill has no slots of that kind, or its slots no such part.
         """
+        self._manager.check_open(self)
         if kind not in self.slots:
             raise KeyError(f"the fill has no slots of {kind!r}, but of {', '.join(self.slots) or 'nothing'}")
         key = (kind, part, layer)

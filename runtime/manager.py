@@ -278,11 +278,11 @@ class Manager:
             Refused: GAP when the chain before the fill is gone, EPOCH after a reset; the fill is then still the
                 caller's.
         """
-        self._check_open(fill)
+        self.check_open(fill)
         for (kind, part, layer), data in fill.staged().items():
             self.write(kind, part, layer, fill.slots[kind], data)
         with self.lock:
-            self._check_open(fill)
+            self.check_open(fill)
             if fill.epoch != self.epoch:
                 raise Refused(Reason.EPOCH, "publish", f"the fill is of epoch {fill.epoch}, and it is {self.epoch} now")
             core = self.core
@@ -308,7 +308,7 @@ class Manager:
             Refused: LEASE when it was published or abandoned before.
         """
         with self.lock:
-            self._check_open(fill)
+            self.check_open(fill)
             del self.fills[fill.fill_id]
             for kind, slots in fill.slots.items():
                 self.core.pools[kind].release("abandon", slots, expected=fill.generations[kind])
@@ -562,7 +562,8 @@ class Manager:
                 places[kind] = where
         return places
 
-    def _check_open(self, fill: Fill) -> None:
+    def check_open(self, fill: Fill) -> None:
+        """Raise Refused (LEASE) unless a fill is this manager's, and neither published nor abandoned."""
         if fill.manager is not self:
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
         if self.fills.get(fill.fill_id) is not fill:

@@ -118,9 +118,12 @@ def _refuse_unsafe_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, A
             f"a batch of {ids.shape[0]}", "a restored cache holds one sequence", "run each sequence with its own cache"
         )
     positions = kwargs.get("position_ids")
-    if positions is not None and int(positions.flatten()[0]) != cache.get_seq_length():
+    if positions is None:
+        return
+    given, start = positions.flatten().tolist(), int(cache.get_seq_length())
+    if given != list(range(start, start + len(given))):
         raise UnsafeUse(
-            f"position_ids that start at {int(positions.flatten()[0])}",
-            f"the cache ends at token {cache.get_seq_length()}, and compressed entries count their own positions",
+            f"position_ids that start at {given[0]}" if given[0] != start else "position_ids that jump",
+            f"the cache ends at token {start}, and compressed entries count their own positions",
             "leave position_ids out",
         )

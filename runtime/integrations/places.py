@@ -41,6 +41,11 @@ class Place:
             return None
         return tensor[0].transpose(0, 1) if tensor.ndim == 4 else tensor[0]
 
+    def batch(self, layer: Any) -> int:
+        """Sequences that the layer holds rows of."""
+        held = getattr(layer, self.attribute)
+        return int((held if self.entry is None else held[self.entry]).shape[0])
+
     def write(self, layer: Any, rows: torch.Tensor) -> None:
         """Put rows [rows, ...] there, contiguous and with the axes that the layer expects."""
         tensor = (rows.transpose(0, 1) if rows.ndim == 3 else rows).unsqueeze(0).contiguous()

@@ -75,7 +75,7 @@ class TransformersAdapter:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
         self.layer_types: tuple[str, ...] = tuple(self.config.layer_types)
-        self.check(model)
+        self._layer_classes = self.check(model)
         self._guard = InputGuard(model)
 
     @property
@@ -93,8 +93,11 @@ class TransformersAdapter:
 
     # What has to hold before any byte is moved
 
-    def check(self, model: Any) -> None:
+    def check(self, model: Any) -> tuple[type, ...]:
         """Refuse a model whose cache isn't what the profile describes; the first difference is named.
+
+        Returns:
+            The classes of the layers of its cache.
 
         Raises:
             Mismatch: device, layer types, ratios, window, dtype, row shapes or the meaning of rows differ.
@@ -119,6 +122,7 @@ class TransformersAdapter:
         for kind, layout in profile.layouts.items():
             for part in layout.parts:
                 self._check_part(kind, part, probe.layers[part.layer])
+        return tuple(type(layer) for layer in probe.layers)
 
     def check_slots(self, slots: Any) -> None:
         """Refuse slots laid out by another profile, before any byte of them is read.
@@ -200,6 +204,10 @@ class TransformersAdapter:
                 rows the cache no longer has.
         """
         self.check_slots(fill)
+        found = tuple(type(layer) for layer in cache.layers)
+        if found and found != self._layer_classes:
+            wanted, got = _names(self._layer_classes), _names(found)
+            raise Mismatch("cache layers", wanted, got, "publish what this adapter's model computed")
         position = int(cache.get_seq_length())
         if position != fill.boundary:
             raise Mismatch(
@@ -223,6 +231,7 @@ class TransformersAdapter:
                 "none",
                 "run a whole granule before publishing",
             )
+        self._check_rows(kind, part, layer, rows)
         if part.role == "entries":
             last = fill.boundary // part.ratio
             rows = rows[last - part.rows * len(target) : last]
@@ -235,6 +244,16 @@ class TransformersAdapter:
             )
         _right_aligned(target, _bytes_of(rows, part))
 
+    def _check_rows(self, kind: str, part: Part, layer: Any, rows: torch.Tensor) -> None:
+        """Refuse rows of another model, or of a batch, of which only the first sequence would be kept."""
+        where = f"{kind} layer {part.layer} part {part.name!r}"
+        wanted, found = (part.row_shape, dtype_of(part)), (tuple(rows.shape[1:]), rows.dtype)
+        if found != wanted:
+            raise Mismatch(where, wanted, found, "publish what this adapter's model computed")
+        batch = self._place(kind, part).batch(layer)
+        if batch != 1:
+            raise Mismatch(where, "a batch of 1", f"a batch of {batch}", "run each sequence with its own cache")
+
     def _slots_at_a_boundary(self, part: Part) -> int:
         """Slots that one granule fills with rows that end at its boundary: several where windows are kept in blocks."""
         blocks = self.profile.window_block if part.role == "window" else None
@@ -246,8 +265,11 @@ class TransformersAdapter:
         """A cache at ``lease.length`` that equals, to the bit, the one that was published there.
 
         Raises:
-            Mismatch: the lease's slots have other layouts; nothing has been read then.
+            Mismatch: the lease's slots have other layouts, or it has none for windows; nothing has been read then.
         """
+        if lease.replay is not None:
+            fix = f"restore_by_replay(lease, tokens, {lease.replay.start}), which is right to rounding"
+            raise Mismatch("lease", "windows", "none, as the manager's window policy keeps none here", fix)
         return self._restore(lease, None)
 
     def restore_by_replay(self, lease: Any, tokens: Sequence[int], start: int | None = None) -> GuardedCache:
@@ -259,14 +281,16 @@ class TransformersAdapter:
             start: where to start running again; by default as late as every layer's window allows.
 
         Raises:
-            Mismatch: other layouts, or a start from which some layer's window wouldn't be complete.
+            Mismatch: other layouts, too few tokens, or a start from which some layer's window wouldn't be complete.
         """
+        if len(tokens) < lease.length:
+            raise Mismatch("tokens", f"at least {lease.length}", len(tokens), "give the whole prompt")
         latest = replay_range(self.profile, lease.length).start
         begin = latest if start is None else start
-        if begin > latest:
+        if not 0 <= begin <= latest:
             raise Mismatch(
                 "start of the replay",
-                f"{latest} or earlier",
+                f"one in [0, {latest}]",
                 begin,
                 "run more tokens again: the lower layers' windows spread upwards",
             )
@@ -325,6 +349,10 @@ def _finish_layer(layer: Any, layer_type: str, window_end: int) -> None:
     if layer_type == INDEXED:
         layer.indexer_dtype, layer.indexer_device = layer.indexer_keys.dtype, layer.indexer_keys.device
         layer.is_indexer_initialized = True
+
+
+def _names(classes: Sequence[type]) -> str:
+    return ", ".join(dict.fromkeys(one.__name__ for one in classes))
 
 
 def _blank(part: Part, rows: int) -> torch.Tensor:

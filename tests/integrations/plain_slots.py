@@ -58,6 +58,7 @@ class PlainLease:
         self.length = length
         self.manager = store
         self.reads = 0
+        self.replay: range | None = None
 
     def view(self, kind: str, part: str, layer: int) -> NDArray[np.uint8]:
         self.reads += 1

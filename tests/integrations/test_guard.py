@@ -92,6 +92,8 @@ def test_a_jump_of_position_is_refused(v4: Subject) -> None:
     ids = torch.tensor([list(v4.tokens[64:70])])
     with pytest.raises(UnsafeUse, match="position_ids that start at 68"):
         v4.model(input_ids=ids, position_ids=torch.arange(68, 74).unsqueeze(0), cache=cache)
+    with pytest.raises(UnsafeUse, match="position_ids that jump"):
+        v4.model(input_ids=ids, position_ids=torch.tensor([[64, 65, 66, 68, 69, 70]]), cache=cache)
     v4.model(input_ids=ids, position_ids=torch.arange(64, 70).unsqueeze(0), cache=cache)
 
 

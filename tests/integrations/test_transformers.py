@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from transformers import DynamicCache
 
 from kvfsm.codegen.cli.demo_runs import compare
 from kvfsm.runtime.generated.models import PROFILES
@@ -156,6 +158,33 @@ def test_publishing_two_granules_at_once_is_refused_where_carried_rows_are_gone(
     cache = v4.adapter.restore(v4.store.lease(96))
     with pytest.raises(Mismatch, match="publish after each granule"):
         v4.adapter.publish_chunk(cache, fill)
+
+
+def test_a_cache_of_another_model_is_not_published(v4: Subject, subject_of: SubjectOf) -> None:
+    other = subject_of("tiny-gpt-oss")
+    cache = other.adapter.restore(other.store.lease(96))
+    with pytest.raises(Mismatch, match=r"cache layers: expected .*CSACache, found"):
+        v4.adapter.publish_chunk(cache, PlainStore(v4.profile, 5).fill(2))
+
+
+def test_a_batch_is_not_published_as_its_first_sequence(v4: Subject) -> None:
+    cache = DynamicCache(config=v4.model.config)
+    v4.model(input_ids=torch.tensor([v4.tokens[:32], v4.tokens[32:64]]), cache=cache)
+    with pytest.raises(Mismatch, match="expected a batch of 1, found a batch of 2"):
+        v4.adapter.publish_chunk(cache, PlainStore(v4.profile, 5).fill(0))
+
+
+def test_a_lease_without_windows_is_restored_by_replay_only(v4: Subject) -> None:
+    lease = v4.store.lease(96)
+    lease.replay = range(32, 96)
+    with pytest.raises(Mismatch, match=r"restore_by_replay\(lease, tokens, 32\)"):
+        v4.adapter.restore(lease)
+
+
+@pytest.mark.parametrize(("tokens", "start", "text"), [(95, None, "at least 96, found 95"), (96, -32, "found -32")])
+def test_a_replay_that_cannot_be_run_is_refused(tokens: int, start: int | None, text: str, v4: Subject) -> None:
+    with pytest.raises(Mismatch, match=text):
+        v4.adapter.restore_by_replay(v4.store.lease(96), v4.tokens[:tokens], start)
 
 
 def test_several_granules_are_published_at_once_where_nothing_is_carried(subject_of: SubjectOf) -> None:

@@ -202,3 +202,13 @@ def test_buffers_of_two_kinds_do_not_share_memory() -> None:
 def test_a_buffer_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"buffers are given for \['window'\]; tiny_deepseek_v4 has "):
         make(buffers={"window": np.zeros(1 << 20, np.uint8)})
+
+
+def test_a_fill_that_was_published_or_abandoned_is_not_written_any_more() -> None:
+    """Its slots are read by others then."""
+    manager, keys = filled()
+    published, abandoned = manager.reserve(keys, 3, 4), manager.reserve(keys, 4, 5)
+    manager.publish(published)
+    manager.abandon(abandoned)
+    for fill in (published, abandoned):
+        refused(Reason.LEASE, "published or abandoned already", lambda fill=fill: fill.view("swa_window", "keys", 0))  # type: ignore[misc]
