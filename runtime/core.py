@@ -134,6 +134,14 @@ class Core:
                 versions[known] = held[places[known] - low]
         return versions
 
+    def lossy_before(self, digests: Sequence[bytes], stop: int) -> bool:
+        """Whether any KV that is held over granules [0, stop) went through a lossy form."""
+        if not stop or not self.lossy_slots or "compressed_kv" not in self.paged:
+            return False
+        n, spot = self.paged.index("compressed_kv"), self.index.locate(digests, stop)
+        held = self.index.slots(n, spot, 0, self.index.live(n, spot))
+        return bool(self.pools["compressed_kv"].table.fields("lossy", held).any())
+
     # ---- room -----------------------------------------------------------------------------------------------------
 
     def make_room(self, kind: str, count: int) -> None:

@@ -24,12 +24,14 @@ class Fill:
         places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
         slots: by kind, intp [n].
         fill_id, owner, epoch: who holds it, and since when.
+        lossy: whether it goes on from lossy KV or from a replay: then so is what is computed from it, and the store
+            doesn't get it.
         store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
     """
 
     __slots__ = (
-        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "owner", "places", "salt",
-        "slots", "start", "stop", "store_epoch",
+        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "lossy",
+        "owner", "places", "salt", "slots", "start", "stop", "store_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +47,7 @@ class Fill:
         places: Mapping[str, npt.NDArray[np.int64]],
         generations: Mapping[str, npt.NDArray[np.int64]],
         store_epoch: int | None = None,
+        lossy: bool = False,
     ) -> None:
         self._manager = manager
         self.fill_id = fill_id
@@ -58,6 +61,7 @@ class Fill:
         self.places = places
         self.generations = generations
         self.store_epoch = store_epoch
+        self.lossy = lossy
         self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
 
     @property

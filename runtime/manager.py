@@ -264,9 +264,10 @@ class Manager:
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
             number = next(self._numbers)
             store_epoch = None if self.store is None else self.store.epoch
+            lossy = (lease is not None and not lease.exact) or self.core.lossy_before(keys.digests, start)
             fill = Fill(
                 self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
-                store_epoch,
+                store_epoch, lossy,
             )  # fmt: skip
             self.fills[number] = fill
             return fill
@@ -291,7 +292,7 @@ class Manager:
             spot = core.index.extend(fill.digests, fill.stop)
             kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
-            writing = self.store is not None and self._writes == "write_through"
+            writing = self.store is not None and self._writes == "write_through" and not fill.lossy
             if writing:
                 held = self._hold({kind: slots for kind, (slots, _) in kept.items()})
         if writing:
@@ -584,7 +585,11 @@ class Manager:
         if kind == "indexer_state" and len(kept):
             pool.must("index", kept, "publish", expected=expected, to_version=versions)
         if len(kept):
-            pool.must("seal", kept, "publish", expected=expected, **pool.rules.seal(kept_places, versions))
+            seal = dict(pool.rules.seal(kept_places, versions))
+            if kind == "compressed_kv":
+                seal["is_lossy"] = fill.lossy
+                core.lossy_slots += len(kept) * fill.lossy
+            pool.must("seal", kept, "publish", expected=expected, **seal)
         if kind in core.paged:
             core.place(kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])

@@ -61,6 +61,7 @@ class RequestTable:
         self._until = np.zeros(rows, np.int64)  # tokens until the words are due
         self._blocks = np.zeros(rows, np.int64)  # granules in the table, the one being filled included
         self._shared = np.zeros(rows, np.int64)
+        self._lossy = np.zeros(rows, np.bool_)  # goes on from lossy KV or from a replay
         self._prefilled = np.zeros(rows, np.int64)  # tokens whose entries came in one batch a block
         # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
         # no step ever stops to copy a table. What lies past a row's blocks means nothing.
@@ -104,6 +105,7 @@ class RequestTable:
             self.active[row], self.owners[row] = True, owner
             self.tokens[row], self._blocks[row], self._shared[row] = tokens, blocks, reused
             self._prefilled[row] = tokens
+            self._lossy[row] = lease is not None and not lease.exact
             self._until[row] = self.stride - tokens % self.stride
             for kind in self._kinds:
                 self._tables[kind][row, reused:blocks] = slots[kind]
@@ -503,6 +505,7 @@ class RequestTable:
         self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
+        lossy = bool(self._lossy[row]) or core.lossy_before(keys.digests, start)
         kept: dict[str, Rows] = {}
         for kind in kinds:
             pool, held = core.pools[kind], self._tables[kind][row, start:stop].astype(np.intp)
@@ -515,7 +518,10 @@ class RequestTable:
                     to = versions[those]
                     pool.must(event, held[fresh][those], "publish", expected=expected[those], to_version=to)
             if fresh.any():
-                seal = pool.rules.seal(places[fresh], versions)
+                seal = dict(pool.rules.seal(places[fresh], versions))
+                if kind == "compressed_kv":
+                    seal["is_lossy"] = lossy
+                    core.lossy_slots += int(fresh.sum()) * lossy
                 pool.must("seal", held[fresh], "publish", expected=expected, **seal)
             core.place(kind, spot, places, held, fresh)
             self._abandon(kind, held[~fresh])

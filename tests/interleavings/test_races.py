@@ -124,3 +124,22 @@ def test_a_schedule_replays_from_its_choices() -> None:
     again, _ = once("p", ("pack p", "decode p"), [step.chosen for step in steps])
     assert again == steps
     assert preemptions(steps) >= 3
+
+
+def test_what_is_computed_from_lossy_bytes_is_never_answered_exact() -> None:
+    scheduler = Scheduler()
+    world = World(scheduler)
+    manager = world.manager
+    world.fill(world.p, 0, 2)
+    manager.pack(world.p, lossy=True)
+    manager.expand(world.p)
+    with manager.acquire(manager.match(world.p)) as lease:
+        assert not lease.exact
+        manager.publish(manager.reserve(world.p, 2, 3, lease=lease))
+    assert not manager.match(world.p).exact
+    for kind in manager.profile.kinds:
+        manager.evict(kind, 99)
+    answer = manager.match(world.p)
+    assert answer.plan is not None
+    restored = manager.load(answer.plan)
+    assert (restored.now, restored.exact) == (2 * manager.profile.granule, True)  # the third was not stored

@@ -18,6 +18,7 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Found, Item, Namespace, ObjectId, Verdict
 
@@ -292,3 +293,24 @@ def test_each_object_says_what_it_lacks_and_whether_the_store_was_asked() -> Non
         "ondisk_prefix": "HIT",
     }
     assert make().match(keys).objects["ondisk_prefix"].verdict == "ABSENT"
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["fill", "live request"])
+def test_what_follows_a_replay_is_approximate_for_ever(live: bool) -> None:
+    """Windows that were computed again are right to rounding only, and so is whatever is computed from them."""
+    manager = make(window=WindowPolicy.none())
+    keys = prompt_keys(manager, 3)
+    manager.publish(manager.reserve(keys, 0, 2))
+    lease = manager.acquire(manager.match(keys))
+    assert lease.replay is not None and not lease.exact
+    if live:
+        row = manager.requests.admit(3 * A, lease=lease)
+        manager.requests.publish(row, keys)
+        manager.requests.finish(row)
+    else:
+        manager.publish(manager.reserve(keys, 2, 3, lease=lease))
+        manager.release(lease)
+    kv = manager.core.pools["compressed_kv"].table
+    resident = np.flatnonzero(kv.states(np.arange(32)) == kv.STATES.RESIDENT)
+    assert sorted(kv.fields("lossy", resident).tolist()) == [0, 0, 1]
+    assert manager.audit().ok
