@@ -657,8 +657,8 @@ class Manager:
             held = segment.trails[trail]
             if held is not None:
                 places, slots = held.everything()
-                beyond = [index.granule(trail, place) >= start for place in places]
-                found.append(slots[np.array(beyond, bool)])
+                first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
+                found.append(slots[np.asarray(places, np.int64) >= first])
         return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
 
     def _free_out_of_window(self, keys: Keys, settled: int) -> int:
@@ -670,14 +670,12 @@ class Manager:
         spot = index.locate(keys.digests, min(len(keys), settled // self.profile.granule))
         boundary = index.last(trail, spot, spot.at)
         frontier = spec.first(boundary) if boundary else 0
-        gone = [
-            slot
-            for segment in _up(spot.segment)
-            if (held := segment.trails[trail]) is not None
-            for place, slot in zip(*held.everything(), strict=True)
-            if place < frontier
-        ]
-        slots = np.array(gone, np.intp)
+        gone = [np.empty(0, np.int32)]
+        for segment in _up(spot.segment):
+            if (held := segment.trails[trail]) is not None:
+                places, resident = held.everything()
+                gone.append(resident[np.asarray(places, np.int64) < frontier])
+        slots = np.concatenate(gone).astype(np.intp)
         core.flat["swa_window"].drop_all(slots)
         core.retire("swa_window", slots)
         return len(slots)
