@@ -134,13 +134,16 @@ class Core:
                 versions[known] = held[places[known] - low]
         return versions
 
-    def lossy_before(self, digests: Sequence[bytes], stop: int) -> bool:
-        """Whether any KV that is held over granules [0, stop) went through a lossy form."""
-        if not stop or not self.lossy_slots or "compressed_kv" not in self.paged:
+    def is_lossy(self, slots: npt.NDArray[Any]) -> bool:
+        """Whether any of these slots of compressed KV went through a lossy form; O(1) while no slot ever did."""
+        return bool(self.lossy_slots) and bool(self.pools["compressed_kv"].table.fields("lossy", slots).any())
+
+    def lossy_before(self, spot: Spot, stop: int) -> bool:
+        """The same of the KV that a chain holds over granules [0, stop)."""
+        if not self.lossy_slots:
             return False
-        n, spot = self.paged.index("compressed_kv"), self.index.locate(digests, stop)
-        held = self.index.slots(n, spot, 0, self.index.live(n, spot))
-        return bool(self.pools["compressed_kv"].table.fields("lossy", held).any())
+        n = self.paged.index("compressed_kv")
+        return self.is_lossy(self.index.slots(n, spot, 0, min(stop, self.index.live(n, spot))))
 
     # ---- room -----------------------------------------------------------------------------------------------------
 
@@ -212,6 +215,15 @@ class Core:
             leaves.offer_chain(segment)
 
     # ---- publication ----------------------------------------------------------------------------------------------
+
+    def seal(
+        self, kind: str, slots: Slots, expected: npt.NDArray[Any], places: Numbers, versions: Numbers, *, lossy: bool
+    ) -> None:
+        """Seal a writer's slots, of generations ``expected``; ``lossy`` when they rest on a lossy form or a replay."""
+        pool = self.pools[kind]
+        pool.must("seal", slots, "publish", expected=expected, **pool.rules.seal(places, versions, lossy))
+        if kind == "compressed_kv":
+            self.lossy_slots += len(slots) * lossy
 
     def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of a writer's slots the index takes; the others are duplicates of what it holds already.

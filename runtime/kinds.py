@@ -39,7 +39,7 @@ class Rules(Protocol):
         """Arguments of ``take``."""
         ...
 
-    def seal(self, places: Numbers, versions: Numbers) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
         """Arguments of ``seal``."""
         ...
 
@@ -71,9 +71,9 @@ class CompressedKvRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id, "wanted_form": form}
 
-    def seal(self, places: Numbers, versions: Numbers) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
         """See `Rules`."""
-        return {"layers": len(self.layout.layers), "is_lossy": False}
+        return {"layers": len(self.layout.layers), "is_lossy": lossy}
 
     def pin(self, places: Numbers, versions: Numbers) -> Given:
         """See `Rules`."""
@@ -103,7 +103,7 @@ class IndexerStateRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id}
 
-    def seal(self, places: Numbers, versions: Numbers) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
         """See `Rules`."""
         return {"kv_version": versions, "layers": len(self.layout.layers)}
 
@@ -137,7 +137,7 @@ class UncompressedTailRules:
         """See `Rules`."""
         return {"wanted_semantics": self.semantics}
 
-    def seal(self, places: Numbers, versions: Numbers) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
         """See `Rules`."""
         return {"at": self._position(places), "with_rows": 0, "has_carry": True}
 
@@ -173,7 +173,7 @@ class SwaWindowRules:
         """See `Rules`."""
         return {}
 
-    def seal(self, places: Numbers, versions: Numbers) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
         """See `Rules`."""
         return {"at": places + self.blocks}
 

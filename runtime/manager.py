@@ -264,7 +264,9 @@ class Manager:
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
             number = next(self._numbers)
             store_epoch = None if self.store is None else self.store.epoch
-            lossy = (lease is not None and not lease.exact) or self.core.lossy_before(keys.digests, start)
+            lossy = lease is not None and not lease.exact
+            if self.core.lossy_slots:  # spares the look-up where nothing ever was
+                lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, start), start)
             fill = Fill(
                 self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
                 store_epoch, lossy,
@@ -509,10 +511,7 @@ class Manager:
             for kind, held in slots.items():
                 core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
             raise
-        kv = core.pools.get("compressed_kv")
-        lossy = False
-        if kv is not None and core.lossy_slots:
-            lossy = bool(kv.table.fields("lossy", slots["compressed_kv"]).any())
+        lossy = "compressed_kv" in slots and core.is_lossy(slots["compressed_kv"])
         return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), lossy
 
     def _unpin(self, receipt: Receipt) -> None:
@@ -585,11 +584,7 @@ class Manager:
         if kind == "indexer_state" and len(kept):
             pool.must("index", kept, "publish", expected=expected, to_version=versions)
         if len(kept):
-            seal = dict(pool.rules.seal(kept_places, versions))
-            if kind == "compressed_kv":
-                seal["is_lossy"] = fill.lossy
-                core.lossy_slots += len(kept) * fill.lossy
-            pool.must("seal", kept, "publish", expected=expected, **seal)
+            core.seal(kind, kept, expected, kept_places, versions, lossy=fill.lossy)
         if kind in core.paged:
             core.place(kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])
@@ -658,7 +653,7 @@ class Manager:
             if held is not None:
                 places, slots = held.everything()
                 first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
-                found.append(slots[np.asarray(places, np.int64) >= first])
+                found.append(slots[places >= first])
         return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
 
     def _free_out_of_window(self, keys: Keys, settled: int) -> int:
@@ -674,7 +669,7 @@ class Manager:
         for segment in _up(spot.segment):
             if (held := segment.trails[trail]) is not None:
                 places, resident = held.everything()
-                gone.append(resident[np.asarray(places, np.int64) < frontier])
+                gone.append(resident[places < frontier])
         slots = np.concatenate(gone).astype(np.intp)
         core.flat["swa_window"].drop_all(slots)
         core.retire("swa_window", slots)

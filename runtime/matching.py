@@ -116,7 +116,7 @@ class Matcher:
             if self._misaligned is not None:
                 return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
             claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
-            exact = not self._lossy(found, now)
+            exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
             objects = self._objects(found, cap, now)
         plan = None
         if len(requests) == 1 and now < cap - skip:
@@ -158,15 +158,6 @@ class Matcher:
             handles.append((kind, slot, core.pools[kind].generation(slot)))
         digests, salt = request.chain()
         return Claim(digests, salt, tuple(handles))
-
-    def _lossy(self, found: list[_Found], now: int) -> bool:
-        """Whether any granule rests on lossy bytes. O(1) while no slot was ever made from such bytes."""
-        core = self._manager.core
-        if not core.lossy_slots or "compressed_kv" not in core.paged or not now:
-            return False
-        kind = core.paged.index("compressed_kv")
-        table = core.pools["compressed_kv"].table
-        return any(table.fields("lossy", core.index.slots(kind, one.spot, 0, now)).any() for one in found)
 
     def _objects(self, found: list[_Found], cap: int, now: int) -> dict[str, ObjectAnswer]:
         """What each kind says by itself."""
@@ -259,7 +250,7 @@ class Matcher:
         while segment is not None:
             trailing = segment.trails[trail]
             if trailing is not None:
-                places = np.array(trailing.everything()[0], np.int64)
+                places = trailing.everything()[0]
                 known = places < (spot.at * spec.per if spec.blocks else spot.at + 1)
                 here[places[known & (places >= low) & (places < high)] - low] = True
             segment = segment.parent

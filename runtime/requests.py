@@ -505,7 +505,7 @@ class RequestTable:
         self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
-        lossy = bool(self._lossy[row]) or core.lossy_before(keys.digests, start)
+        lossy = bool(self._lossy[row]) or core.lossy_before(spot, start)
         kept: dict[str, Rows] = {}
         for kind in kinds:
             pool, held = core.pools[kind], self._tables[kind][row, start:stop].astype(np.intp)
@@ -518,11 +518,7 @@ class RequestTable:
                     to = versions[those]
                     pool.must(event, held[fresh][those], "publish", expected=expected[those], to_version=to)
             if fresh.any():
-                seal = dict(pool.rules.seal(places[fresh], versions))
-                if kind == "compressed_kv":
-                    seal["is_lossy"] = lossy
-                    core.lossy_slots += int(fresh.sum()) * lossy
-                pool.must("seal", held[fresh], "publish", expected=expected, **seal)
+                core.seal(kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
             core.place(kind, spot, places, held, fresh)
             self._abandon(kind, held[~fresh])
             kept[kind] = held[fresh]

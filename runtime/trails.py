@@ -89,9 +89,9 @@ class Marks:
         del self.places[i:j], self.slots[i:j]
         return slots
 
-    def everything(self) -> tuple[list[int], Slots]:
+    def everything(self) -> tuple[NDArray[np.int64], Slots]:
         """All resident places and their slots, in order."""
-        return self.places.copy(), np.array(self.slots, np.int32)
+        return np.array(self.places, np.int64), np.array(self.slots, np.int32)
 
     def split(self, at: int) -> Marks:
         """Cut off and return the head [base, at); this keeps [at, end)."""
@@ -190,20 +190,20 @@ class Runs:
             self._insert(start, low)
         return slots
 
-    def everything(self) -> tuple[list[int], Slots]:
+    def everything(self) -> tuple[NDArray[np.int64], Slots]:
         """All resident places and their slots, in order."""
         at = np.flatnonzero(self._slots != NO_SLOT)
-        return (at + self.base * self.spec.per).tolist(), self._slots[at].copy()
+        return at + self.base * self.spec.per, self._slots[at].copy()
 
     def split(self, at: int) -> Runs:
         """Cut off and return the head [base, at); this keeps [at, end)."""
         head = Runs(self.spec, self.base, at)
         places, slots = self.everything()
-        i = bisect_left(places, at * self.spec.per)
+        i = int(np.searchsorted(places, at * self.spec.per))
         self.base = at
         self.low, self.high, self.long, self._slots = [], [], [], np.empty(0, np.int32)
-        head.add(places[:i], slots[:i])
-        self.add(places[i:], slots[i:])
+        head.add(places[:i].tolist(), slots[:i])
+        self.add(places[i:].tolist(), slots[i:])
         return head
 
     @property

@@ -240,10 +240,10 @@ class Compiled:
         library = folder / "expressions.so"
         strict = ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"] if warnings else ["-w"]
         subprocess.run([compiler, "-shared", "-fPIC", *strict, "-o", library, source], check=True)
-        self.library = ctypes.CDLL(str(library))
+        self.compiled = ctypes.CDLL(str(library))
 
     def __call__(self, number: int, values: dict[str, int]) -> int:
-        function = self.library[f"f{number}"]
+        function = self.compiled[f"f{number}"]
         function.restype = ctypes.c_longlong
         function.argtypes = [ctypes.c_bool if name in BOOLS else ctypes.c_longlong for name in NAMES]
         return int(function(*typed(values).values()))
