@@ -1,0 +1,1 @@
+"""Checking protocols: every interleaving explored, claims proved, faults hunted, recorded traces held to the model."""
