@@ -7,6 +7,7 @@ overrides what comes after it.
 from __future__ import annotations
 
 from ..spec.language.bounds import INT64_MAX
+from ..spec.language.digest import machine_digest
 from ..spec.language.expressions import Arithmetic, Bound, Expr, Logic, Name, Number, Value
 from ..spec.language.interpreter import evaluate
 from ..spec.language.model import Assignment, Case, Event, Eviction, Machine
@@ -277,6 +278,7 @@ def table_lines(machine: Machine) -> list[str]:
         *indented(docstring(f"Many slots: {machine.title[:1].lower()}{machine.title[1:]}", 4, [machine.about])),
         "",
         f'    MACHINE = "{machine.name}"',
+        f'    DIGEST = "{machine_digest(machine)}"',
         "    LAYOUT = LAYOUT",
         f"    STATES = {state_class(machine)}",
         "    REFUSALS = Refusal",

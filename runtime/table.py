@@ -28,7 +28,27 @@ Number = Numbers | np.int64  # one for all slots, or one a slot
 Flag = Flags | np.bool_
 Index = npt.NDArray[np.intp]
 Meta = Mapping[str, npt.NDArray[Any]]
-OnEvent = Callable[[str, str, Index, Codes], None]  # machine, event, slots [n], codes [n]
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """One call of an event on n slots of a table; the arrays are to be copied by who keeps them.
+
+    ``held`` when ``whole`` kept the event from every slot because some refused: words are then as they were, and a code
+    of 0 says that the slot alone would have taken it.
+    """
+
+    machine: str
+    event: str
+    slots: Index  # [n]
+    arguments: tuple[Any, ...]  # in the order of ``EVENTS[event].given``; one value each, or [n]
+    codes: Codes  # [n]
+    before: Words  # [n]
+    after: Words  # [n]
+    held: bool
+
+
+OnEvent = Callable[[Fired], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +113,7 @@ class Table:
     """
 
     MACHINE: ClassVar[str]
+    DIGEST: ClassVar[str]  # of what the spec says of fields, states and events
     LAYOUT: ClassVar[Layout]
     STATES: ClassVar[type[IntEnum]]
     REFUSALS: ClassVar[type[IntEnum]]
@@ -106,8 +127,7 @@ class Table:
     def __init__(self, slots: int | npt.NDArray[np.uint64], on_event: OnEvent | None = None):
         """A table of so many free slots, or over an array of words, which is used and not copied.
 
-        ``on_event(machine, event, slots, codes)`` is called after each event: once, with all its slots. If ``whole``
-        held back an event, it is called with the slots that refused.
+        ``on_event`` is told of each call of an event, once, when the words are written.
         """
         self.words = _checked_words(self.LAYOUT, slots)
         self.on_event = on_event
@@ -171,15 +191,15 @@ class Table:
 
     def _apply(self, event: str, act: Callable[..., tuple[Words, Codes]], slots: Index, *arguments: Any) -> Codes:
         """Fire ``act`` on checked slots with checked arguments; write, report, return the codes."""
-        words, codes = act(self._bits[slots], *arguments)
-        if self._all_or_nothing and codes.any():
-            if self.on_event is not None:
-                refused = codes != 0
-                self.on_event(self.MACHINE, event, slots[refused], codes[refused])
-            return codes
-        self._bits[slots] = words
+        before = self._bits[slots]
+        words, codes = act(before, *arguments)
+        held = self._all_or_nothing and bool(codes.any())
+        if held:
+            words = before
+        else:
+            self._bits[slots] = words
         if self.on_event is not None:
-            self.on_event(self.MACHINE, event, slots, codes)
+            self.on_event(Fired(self.MACHINE, event, slots, arguments, codes, before, words, held))
         return codes
 
     def _index(self, slots: npt.ArrayLike, unique: bool = True) -> Index:

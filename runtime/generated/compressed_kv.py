@@ -1335,6 +1335,7 @@ class CompressedKvTable(Table):
     """
 
     MACHINE = "compressed_kv"
+    DIGEST = "7e660910df2bfed7f945adcad8f9132eee3817638793f1ba0daa5484dd5ba60c"
     LAYOUT = LAYOUT
     STATES = CompressedKvState
     REFUSALS = Refusal

@@ -1191,6 +1191,7 @@ class IndexerStateTable(Table):
     """
 
     MACHINE = "indexer_state"
+    DIGEST = "735db0f6c87cf417fe467d48ced1465174d04d31847a552bf6dab6479789eb3f"
     LAYOUT = LAYOUT
     STATES = IndexerStateState
     REFUSALS = Refusal

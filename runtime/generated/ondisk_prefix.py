@@ -697,6 +697,7 @@ class OndiskPrefixTable(Table):
     """
 
     MACHINE = "ondisk_prefix"
+    DIGEST = "fc74c4b85a9236cf8f9593695a83df45fd3c69993b5249c03d16ec340476e9ce"
     LAYOUT = LAYOUT
     STATES = OndiskPrefixState
     REFUSALS = Refusal

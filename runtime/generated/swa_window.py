@@ -801,6 +801,7 @@ class SwaWindowTable(Table):
     """
 
     MACHINE = "swa_window"
+    DIGEST = "36a9b50f6280f102c6dc7bebb7724f6920864fbe466b31504bb5a271c05fada2"
     LAYOUT = LAYOUT
     STATES = SwaWindowState
     REFUSALS = Refusal

@@ -1119,6 +1119,7 @@ class UncompressedTailTable(Table):
     """
 
     MACHINE = "uncompressed_tail"
+    DIGEST = "34103f9218cf18b041e52a16339174906adccb1e705262058066e1809f01c243"
     LAYOUT = LAYOUT
     STATES = UncompressedTailState
     REFUSALS = Refusal

@@ -188,8 +188,8 @@ def test_a_gap_before_a_fill_is_refused() -> None:
 def test_every_change_of_a_word_is_an_event() -> None:
     """Words differ only where an event was reported, and no event was refused on the way."""
     record: list[tuple[str, str, list[int], list[int]]] = []
-    manager = make(on_event=lambda machine, event, slots, codes: record.append(
-        (machine, event, slots.tolist(), codes.tolist())))  # fmt: skip
+    manager = make(on_event=lambda fired: record.append(
+        (fired.machine, fired.event, fired.slots.tolist(), fired.codes.tolist())))  # fmt: skip
     before = {kind: pool.table.words.copy() for kind, pool in manager.core.pools.items()}
     keys = manager.keys(tokens(4 * A))
     put(manager, keys, 0, 3)

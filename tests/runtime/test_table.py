@@ -8,6 +8,7 @@ import pytest
 from kvfsm.runtime.errors import BadSlots, BadWord, DuplicateSlots, FieldOverflow
 from kvfsm.runtime.generated import KINDS, CompressedKvTable, Refusal, SwaWindow, SwaWindowTable
 from kvfsm.runtime.generated.compressed_kv import CompressedKvForm
+from kvfsm.runtime.table import Fired
 
 STALE = Refusal.STALE
 
@@ -132,11 +133,17 @@ def test_states_are_counted() -> None:
 
 
 def test_an_observer_hears_what_happened() -> None:
-    heard: list[tuple[str, str, list[int], list[int]]] = []
-    table = SwaWindowTable(3, on_event=lambda *told: heard.append((*told[:2], told[2].tolist(), told[3].tolist())))
+    heard: list[Fired] = []
+    table = SwaWindowTable(3, on_event=heard.append)
     table.take([2, 0])
     table.whole.seal([0, 1], expected=1, at=5)  # slot 1 is stale: nothing is sealed
-    assert heard == [("swa_window", "take", [2, 0], [0, 0]), ("swa_window", "seal", [1], [STALE])]
+    took, held = heard
+    assert [(fired.machine, fired.event, fired.held) for fired in heard] == [
+        ("swa_window", "take", False), ("swa_window", "seal", True)]  # fmt: skip
+    assert (took.slots.tolist(), took.codes.tolist(), took.arguments) == ([2, 0], [0, 0], ())
+    assert took.after.tolist() == table.words[[2, 0]].tolist() != took.before.tolist()
+    assert (held.slots.tolist(), held.codes.tolist(), held.arguments) == ([0, 1], [0, STALE], (1, 5))
+    assert held.after.tolist() == held.before.tolist() == table.words[[0, 1]].tolist()
 
 
 def test_a_slot_explains_itself() -> None:
