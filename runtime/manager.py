@@ -37,6 +37,7 @@ from .requests import RequestTable
 from .store_keys import object_ids
 from .stores.store import EpochEnded, Item, ObjectId, Store, StoreError
 from .table import OnEvent
+from .trace import EventTrace, told
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
@@ -59,7 +60,8 @@ class Manager:
         copy_bytes: alignment of bases and strides that the copy instruction needs.
         io_bytes: the same for the I/O mode; 1 for buffered I/O.
         buffers: memory for the arenas, by kind.
-        on_event: told of each event on state words, under the lock: (machine, event, slots, codes).
+        on_event: told of each event on state words, under the lock.
+        trace: records them, for `kvfsm validate`.
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
@@ -84,17 +86,21 @@ class Manager:
         io_bytes: int = 1,
         buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
         on_event: OnEvent | None = None,
+        trace: EventTrace | None = None,
     ) -> None:
         _check_options(writes, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         self.profile = profile
         self.backend = backend
         self.store = store
         self.window = window or WindowPolicy.full()
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, on_event)
+        recorder = None if trace is None else trace.source("manager")
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, told(on_event, recorder))
         self.layers = LayerCounts()
         self.epoch = 1
         self.store_failures = 0
         self.lock = lock()
+        if recorder is not None:
+            recorder.watch([pool.table for pool in self.core.pools.values()], self.lock)
         self.clock = clock or itertools.count(1).__next__
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..generated import OndiskPrefixTable, Refusal
 from ..generated.ondisk_prefix import OndiskPrefixKind, OndiskPrefixState
+from ..trace import Source
 from .store import KEY_BYTES, ObjectId, Verdict
 
 Slots = NDArray[np.intp]
@@ -51,8 +52,8 @@ class Entry:
 class Directory:
     """Objects by name, over a table that grows. Not locked."""
 
-    def __init__(self, kinds: Sequence[str], capacity: int = 256) -> None:
-        """An empty directory of objects of ``kinds``.
+    def __init__(self, kinds: Sequence[str], capacity: int = 256, recorder: Source | None = None) -> None:
+        """An empty directory of objects of ``kinds``; ``recorder`` is told of each event and of each longer table.
 
         Raises:
             ValueError: a kind that the spec of stored objects does not have.
@@ -62,7 +63,8 @@ class Directory:
         unknown = [kind for kind in kinds if kind not in names]
         if unknown:
             raise ValueError(f"'{unknown[0]}' can't be stored; the kinds of ondisk_prefix are {', '.join(names)}")
-        self.table = OndiskPrefixTable(capacity)
+        self.table = OndiskPrefixTable(capacity, recorder)
+        self._recorder = recorder
         self.meta = {name: np.zeros(capacity, dtype) for name, dtype in OndiskPrefixTable.META.items()}
         self._codes = {kind: names.index(kind) for kind in kinds}
         self._places = np.zeros(capacity, _PLACE)
@@ -296,7 +298,10 @@ class Directory:
 
     def _grow(self) -> None:
         old, more = len(self.table), max(len(self.table), 1)
-        self.table = OndiskPrefixTable(np.concatenate([self.table.words, np.zeros(more, np.uint64)]))
+        words = np.concatenate([self.table.words, np.zeros(more, np.uint64)])
+        self.table = OndiskPrefixTable(words, self._recorder)
+        if self._recorder is not None:
+            self._recorder.replace(self.table)
         self.meta = {name: np.concatenate([array, np.zeros(more, array.dtype)]) for name, array in self.meta.items()}
         self._places = np.concatenate([self._places, np.zeros(more, _PLACE)])
         self._verdicts = np.concatenate([self._verdicts, np.zeros(more, np.uint8)])

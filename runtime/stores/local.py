@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..generated.ondisk_prefix import LAYOUT
+from ..trace import EventTrace
 from .census import census, current_epoch
 from .directory import Directory, Entry, Handle
 from .files import TEMPORARY, Files, NotDurable, RealFiles, read_file, replace_file
@@ -105,6 +106,7 @@ class LocalStore:
         *,
         budget_bytes: int | None = None,
         segment_bytes: int = SEGMENT_BYTES,
+        trace: EventTrace | None = None,
     ) -> None:
         """Open or make the namespace's directory, take its lock, and settle what a crash left.
 
@@ -114,6 +116,7 @@ class LocalStore:
             files: the file layer; default: the operating system's.
             budget_bytes: how much all files with objects may take; default: as much as fits.
             segment_bytes: when to begin another file; a group that is larger gets a file of its own.
+            trace: records each event of the directory's entries, for `kvfsm validate`.
 
         Raises:
             StoreLocked: another writer has it open; the message names it.
@@ -128,12 +131,15 @@ class LocalStore:
         self.budget_bytes = budget_bytes
         self._files: Files = RealFiles() if files is None else files
         self._stamp = Stamp.of(namespace)
-        self._directory = Directory(tuple(namespace.layouts))
+        self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
+        recorder = None if trace is None else trace.source("store")
+        self._directory = Directory(tuple(namespace.layouts), recorder=recorder)
+        if recorder is not None:
+            recorder.watch([self._directory.table], self._lock)
         self._log = Segments(self.path, self._files, segment_bytes)
         self._records = Records(self._log, self._stamp)
         self._epoch = 0
         self._closed = False
-        self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
         self._readable = threading.Condition(self._lock)
         self._writer = threading.Lock()  # guards the log; taken before _lock
         self._waiting: list[_Request] = []
