@@ -12,7 +12,7 @@ from textwrap import wrap
 from ..spec.language.load import Spec
 from ..spec.language.model import Machine
 from .picture import Role, Step, arrows, in_place, marks, refusal_text, refused, role
-from .sequence import Moment, Scene, Sequence, sequence
+from .sequence import Moment, Scene, Sequence, guard_text, sequence
 
 _CLASSES = {
     Role.FREE: "fill:#F4F4F4,stroke:#555555,color:#222222",
@@ -90,7 +90,7 @@ def _moment(scene: Scene, moment: Moment, picture: Sequence) -> Iterable[str]:
         yield f"Note over {over}: {escape(text)}"
     phrases = [moment.name]
     phrases += [f"choose any {', '.join(moment.chooses)}"] if moment.chooses else []
-    phrases += [f"wait until {moment.when}"] if moment.when is not None else []
+    phrases += [guard_text(moment)] if moment.when is not None else []
     phrases += [f"remember {', '.join(moment.effects)}"] if moment.effects else []
     phrases += [f"then {moment.then}"] if moment.then is not None else []
     yield f"Note over {actor}: {'<br/>'.join(escape(line) for text in phrases for line in wrap(text, 36))}"

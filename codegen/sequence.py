@@ -9,11 +9,12 @@ looked at a pool without changing it, up to the step that relies on what was see
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..spec.language.expressions import Expr, Remote
-from ..spec.language.model import Event
-from ..spec.language.protocol import Fire, Program, Protocol, Step
+from ..spec.language.model import Assignment, Event
+from ..spec.language.protocol import Branch, Fire, Program, Protocol, Step
 from ..spec.language.trees import walked
 from ..spec.targets.text import render
 
@@ -48,14 +49,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One atomic step. ``refused`` and ``then`` are names of steps; ``then`` is None when the next one follows."""
+    """One atomic step. ``then`` is the name of a step, or None when the next one follows."""
 
     name: str
     chooses: tuple[str, ...]
     when: str | None
     messages: tuple[Message, ...]
     effects: tuple[str, ...]  # "local = value"
-    refused: str | None  # None: a refused step waits
+    refused: str | None  # a step, with what is assigned on the way; None: a refused step waits
+    otherwise: str | None  # the same, for a guard that does not hold; None: the step waits until it does
     then: str | None
     window: Window | None  # that ends with this step
 
@@ -102,6 +104,13 @@ def sequence(protocol: Protocol) -> Sequence:
     )
 
 
+def guard_text(moment: Moment) -> str:
+    """What becomes of a step whose guard does not hold."""
+    if moment.otherwise is None:
+        return f"wait until {moment.when}"
+    return f"if {moment.when}; else go on at {moment.otherwise}"
+
+
 def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
     seen: dict[str, str] = {}  # pool -> the step that looked at it, while nothing has been fired at it since
     moments = []
@@ -116,8 +125,9 @@ def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
                 chooses=tuple(pick.local for pick in step.choose),
                 when=render(step.when) if step.when is not None else None,
                 messages=tuple(_message(protocol, fire) for fire in step.fire),
-                effects=tuple(f"{item.field} = {render(item.value)}" for item in step.do),
-                refused=program.steps[step.refused].name if step.refused is not None else None,
+                effects=_effects(step.do),
+                refused=_branch(program, step.refused),
+                otherwise=_branch(program, step.otherwise),
                 then=program.steps[step.then].name if step.then != following else None,
                 window=window,
             )
@@ -127,9 +137,21 @@ def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
     return tuple(moments)
 
 
+def _branch(program: Program, branch: Branch | None) -> str | None:
+    """Such as "match, with slot = 0"."""
+    if branch is None:
+        return None
+    return ", with ".join(filter(None, (program.steps[branch.then].name, ", ".join(_effects(branch.do)))))
+
+
+def _effects(do: Iterable[Assignment]) -> tuple[str, ...]:
+    return tuple(f"{item.field} = {render(item.value)}" for item in do)
+
+
 def _looked_at(protocol: Protocol, step: Step) -> list[str]:
     """The pools whose words the step reads, in the protocol's order."""
-    read: list[Expr] = [item.value for item in step.do]
+    branches = [branch for branch in (step.refused, step.otherwise) if branch is not None]
+    read: list[Expr] = [item.value for do in (step.do, *(branch.do for branch in branches)) for item in do]
     if step.when is not None:
         read.append(step.when)
     owners = {part.owner for expr in read for part in walked(expr) if isinstance(part, Remote)}

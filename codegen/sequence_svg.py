@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 
-from .sequence import Message, Moment, Scene, Sequence, Window
+from .sequence import Message, Moment, Scene, Sequence, Window, guard_text
 
 _TEXT_LEFT, _TEXT_CHARS = 24, 46  # where a step's words start, and how many fit on a line
 _ACTOR_X = 350
@@ -211,7 +211,7 @@ def _words(moment: Moment) -> Iterable[str]:
     if moment.chooses:
         phrases.append(f"choose any {', '.join(moment.chooses)}")
     if moment.when is not None:
-        phrases.append(f"wait until {moment.when}")
+        phrases.append(guard_text(moment))
     if moment.effects:
         phrases.append(f"remember {', '.join(moment.effects)}")
     for phrase in phrases:

@@ -13,6 +13,7 @@ from .expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -32,7 +33,7 @@ INT64_MAX = (1 << 63) - 1
 def type_of(expr: Expr) -> str:
     """INT, BOOL, or the named type."""
     match expr:
-        case Number() | Bound() | Arithmetic() | Extreme():
+        case Number() | Bound() | Arithmetic() | Extreme() | Count():
             return INT
         case Truth() | Not() | Logic() | Compare() | Member():
             return BOOL
@@ -51,7 +52,7 @@ def interval(expr: Expr) -> tuple[int, int]:
             return int(truth), int(truth)
         case Value(code=code):
             return code, code
-        case Name(high=high) | Remote(high=high):
+        case Name(high=high) | Remote(high=high) | Count(high=high):
             return 0, high
         case Not() | Logic() | Compare() | Member():
             return 0, 1

@@ -50,7 +50,8 @@ NAMES_CODES: Mapping[str, CodeInfo] = {
     ),
     "E208": CodeInfo(
         "an unknown function",
-        "There are min(a, b), max(a, b), and max(field), the greatest value of a field of numbers.",
+        "There are min(a, b), max(a, b), and max(field), the greatest value of a field of numbers; and in "
+        "properties of protocols count(actor, condition).",
         "when: abs(pins) > 1    # wrong",
     ),
     "E209": CodeInfo(
@@ -101,5 +102,12 @@ NAMES_CODES: Mapping[str, CodeInfo] = {
         "Names are spelled anew in each target, such as kPinsMask for the mask of field 'pins' in CUDA. Two that "
         "differ in the spec may become one there, or the name of something that every generated file has.",
         "states: {pins_mask: {...}}    # wrong beside a field 'pins'\nstates: {masked: {...}}       # right",
+    ),
+    "E218": CodeInfo(
+        "a count that counts nothing",
+        "count(actor, condition) says how many copies of an actor fulfil a condition that reads the actor. Only the "
+        "properties of a protocol may ask: a machine has no actors, and a step does not see all copies.",
+        "that: kv[i].pins == count(reader, kv[i].pins > 0)    # wrong: reads no reader\n"
+        "that: kv[i].pins == count(reader, reader.slot == i)    # right",
     ),
 }

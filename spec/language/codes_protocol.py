@@ -19,7 +19,8 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
     ),
     "E403": CodeInfo(
         "an unknown machine",
-        "Instances are of machines in objects/, and a mutant is of a machine that its protocol uses.",
+        "Instances are of machines in objects/ or protocols/machines/, and a mutant is of a machine that its "
+        "protocol uses.",
         "window: {machine: swa_windw, slots: 2}     # wrong\nwindow: {machine: swa_window, slots: 2}    # right",
     ),
     "E404": CodeInfo(
@@ -99,5 +100,24 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
         "a property of nothing",
         "A property of a protocol speaks of slots and actors.",
         "always: {fine: {that: true}}    # wrong",
+    ),
+    "E419": CodeInfo(
+        "a machine of protocols that is named as an object",
+        "Protocols name the machines of objects/ and of protocols/machines/ alike, so that no two may have one name.",
+        "machine: swa_window    # wrong in protocols/machines/swa_window.yaml",
+    ),
+    "E420": CodeInfo(
+        "an unknown derived field",
+        "'derived:' lists fields of instances, as instance.field.",
+        "derived: [block.pinz]    # wrong\nderived: [block.pins]    # right",
+    ),
+    "E421": CodeInfo(
+        "a derived field that nothing defines",
+        "A derived field is a function of the rest: an 'always' says what it is equal to in every slot. The field "
+        "stands on the left, with an index of its own; the right side reads no derived field, and names no other index "
+        "and no actor outside of a count.",
+        "derived: [block.pins]\n"
+        "always: {leases: {that: \"block[i].pins <= 2\"}}    # wrong\n"
+        "always: {leases: {that: \"block[i].pins == count(reader, reader.slot == i)\"}}    # right",
     ),
 }

@@ -37,7 +37,7 @@ class Name:
     """A field, argument, meta field, or local variable."""
 
     name: str
-    kind: str  # field | argument | meta | local
+    kind: str  # field | argument | meta | local | index
     type: str  # INT, BOOL, or a named type
     high: int  # the greatest value; the least is 0
     at: Place
@@ -140,6 +140,32 @@ class Choice:
     at: Place
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """In properties of protocols: ``count(reader, reader.at == use)``, how many copies of an actor fulfil a condition.
+
+    The actor's name stands for each of its copies in turn inside ``condition``, whatever it stands for outside.
+    """
+
+    actor: str
+    condition: Expr
+    high: int  # how many copies there are
+    at: Place
+
+
 Expr = (
-    Number | Truth | Name | Value | Bound | Remote | Not | Logic | Compare | Member | Arithmetic | Extreme | Choice
+    Number
+    | Truth
+    | Name
+    | Value
+    | Bound
+    | Remote
+    | Not
+    | Logic
+    | Compare
+    | Member
+    | Arithmetic
+    | Extreme
+    | Choice
+    | Count
 )

@@ -10,6 +10,7 @@ from .expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -107,6 +108,8 @@ def evaluate(expr: Expr, names: Mapping[str, int]) -> int:
             raise AssertionError(f"'{op}' with that many operands is never built")
         case Remote():
             raise ValueError(f"'{expr.owner}.{expr.field}' belongs to a protocol; a machine cannot read it")
+        case Count():
+            raise ValueError(f"a count of '{expr.actor}' belongs to a protocol; a machine has no actors")
 
 
 def _decide(machine: Machine, word: int, values: dict[str, int], names: Mapping[str, int], case: Case) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,9 +13,10 @@ from .profile import ProfileSpec, read_profile
 from .protocol import Protocol
 from .protocol_reader import read_protocol
 from .reader import read_machine, read_vocabulary
-from .rules import check_machine, check_vocabulary
+from .rules import check_machine, check_protocol_machine, check_vocabulary
 
 FIRST_MACHINES = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state", "ondisk_prefix")
+PROTOCOL_MACHINES = "protocols/machines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,18 @@ class Spec:
 
     vocabulary: Vocabulary
     machines: tuple[Machine, ...]
+    protocol_machines: tuple[Machine, ...]  # those that only protocols use; nothing is generated from them
     protocols: tuple[Protocol, ...]
     profiles: tuple[ProfileSpec, ...]
     root: Path
 
     def machine(self, name: str) -> Machine:
-        """The machine of that name; KeyError when there is none."""
+        """The machine of that name, of an object; KeyError when there is none."""
         return {machine.name: machine for machine in self.machines}[name]
+
+    def protocol_machine(self, name: str) -> Machine:
+        """The machine of that name that only protocols use; KeyError when there is none."""
+        return {machine.name: machine for machine in self.protocol_machines}[name]
 
     def protocol(self, name: str) -> Protocol:
         """The protocol of that name; KeyError when there is none."""
@@ -59,6 +65,7 @@ class Loaded:
 def load_spec(directory: Path | None = None) -> Loaded:
     """Read and check a spec: ``vocabulary.yaml``, ``objects/``, ``protocols/``, ``models/``. None: the shipped one.
 
+    ``protocols/machines/`` holds machines that only protocols use.
     Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
     """
     root = Path(str(files("kvfsm.spec"))) if directory is None else directory
@@ -69,17 +76,24 @@ def load_spec(directory: Path | None = None) -> Loaded:
     if not paths:
         place = Place(f"{shown}/objects", 1, 1)
         problems.add("E111", place, "there are no machines", "put one YAML file a machine there")
-    read = [read_machine(path, f"{shown}/objects/{path.name}", vocabulary, problems) for path in paths]
-    machines = tuple(machine for machine in read if machine is not None)
+    other_paths = _files(root, PROTOCOL_MACHINES, shown, problems)
+
+    def read(paths: Sequence[Path], folder: str) -> tuple[Machine, ...]:
+        found = (read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems) for path in paths)
+        return tuple(machine for machine in found if machine is not None)
+
+    machines, others = read(paths, "objects"), read(other_paths, PROTOCOL_MACHINES)
     for machine in machines:
         check_machine(machine, problems)
-    if vocabulary is None or len(machines) < len(paths):
+    for machine in others:
+        check_protocol_machine(machine, machines, problems)
+    if vocabulary is None or len(machines) < len(paths) or len(others) < len(other_paths):
         return Loaded(None, problems.sorted(), problems.sources)
     if machines:
-        check_vocabulary(vocabulary, machines, problems)
+        check_vocabulary(vocabulary, machines, others, problems)
     with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
-        read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, machines, problems)
+        read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, (*machines, *others), problems)
         for path in _files(root, "protocols", shown, problems)
     ]
     profiles = [
@@ -89,6 +103,7 @@ def load_spec(directory: Path | None = None) -> Loaded:
     spec = Spec(
         vocabulary,
         machines,
+        others,
         tuple(protocol for protocol in protocols if protocol is not None),
         tuple(profile for profile in profiles if profile is not None),
         root,

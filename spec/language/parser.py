@@ -21,6 +21,7 @@ from .expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -34,6 +35,7 @@ from .expressions import (
 )
 from .problems import Place, Problems, closest
 from .source import Scalar
+from .trees import actors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Scope:
 
     ``owner`` says in messages whose names these are. ``values`` maps a named type to its values and their codes; a type
     is any string, so that a protocol can tell ``window.state`` from ``kv.state``. ``bounds`` maps a name that
-    ``max(name)`` takes to its greatest value. With ``free_index``, an unknown name between brackets is a new index.
+    ``max(name)`` takes to its greatest value. With ``free_index``, an unknown name between brackets is a new index,
+    which may then be read everywhere in the expression. ``copies`` maps the actors that ``count(actor, ...)`` takes to
+    how many there are; empty where nothing may be counted.
     """
 
     owner: str
@@ -68,6 +72,7 @@ class Scope:
     bounds: Mapping[str, int] = field(default_factory=dict)
     remotes: Mapping[str, Owner] = field(default_factory=dict)
     free_index: bool = False
+    copies: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)  # names that only others may read -> the fix to suggest
     broken: frozenset[str] = frozenset()  # names whose declaration is wrong, which has been noted; they give no problem
 
@@ -101,7 +106,7 @@ def parse_expression(
     raw = _Parser(source, problems, what).parse()
     if raw is None:
         return None
-    expr = _Resolver(source, scope, problems, what).resolve(raw, expected)
+    expr = _Resolver(source, scope, problems, what).whole(raw, expected)
     return expr if len(problems) == before else None
 
 
@@ -362,6 +367,26 @@ class _Resolver:
         self.scope = scope
         self.problems = problems
         self.what = what
+        self.indexes: Mapping[str, int] = {}
+
+    def whole(self, raw: _Raw, expected: str | None) -> Expr | None:
+        """``resolve`` for all that one text says."""
+        if self.scope.free_index:
+            self.indexes = self._new_indexes(raw)
+        return self.resolve(raw, expected)
+
+    def _new_indexes(self, raw: _Raw) -> dict[str, int]:
+        """The names between brackets that stand for an index, and the greatest slot that all they index have."""
+        found: dict[str, int] = {}
+        for part in raw.parts:
+            for name, high in self._new_indexes(part).items():
+                found[name] = min(high, found.get(name, high))
+        owner = self.scope.remotes.get(raw.text) if raw.kind == "remote" else None
+        if owner is not None and owner.index_high is not None and raw.parts and raw.parts[0].kind == "word":
+            name = raw.parts[0].text
+            if name not in self.scope.names:
+                found[name] = min(owner.index_high, found.get(name, owner.index_high))
+        return found
 
     def resolve(self, raw: _Raw, expected: str | None) -> Expr | None:
         """The typed expression, of type ``expected`` where one is given; None after noting why there is none."""
@@ -421,6 +446,8 @@ class _Resolver:
         symbol = self.scope.names.get(raw.text)
         if symbol is not None:
             return Name(raw.text, symbol.kind, symbol.type, symbol.high, at)
+        if raw.text in self.indexes:
+            return Name(raw.text, "index", INT, self.indexes[raw.text], at)
         if raw.text in ("True", "False"):
             return self._problem("E203", raw, f"{self.what} has '{raw.text}'", f"did you mean '{_MEANT[raw.text]}'?")
         if raw.text in self.scope.remotes:
@@ -492,9 +519,12 @@ class _Resolver:
         return index
 
     def _call(self, raw: _Raw, at: Place) -> Expr | None:
+        if raw.text == "count":
+            return self._count(raw, at)
         if raw.text not in ("min", "max"):
+            known = ("min", "max", "count") if self.scope.copies else ("min", "max")
             return self._problem(
-                "E208", raw, f"{self.what} calls '{raw.text}', which is no function", closest(raw.text, ("min", "max"))
+                "E208", raw, f"{self.what} calls '{raw.text}', which is no function", closest(raw.text, known)
             )
         if len(raw.parts) > 1:
             operands = self._all(raw.parts, INT)
@@ -514,6 +544,26 @@ class _Resolver:
             return self._problem("E208", raw, "min of one operand", "the least value of every field is 0")
         fix = closest(name, self.scope.bounds, "give two operands, or a field of numbers")
         return self._problem("E208", raw, f"max of one operand takes a field of numbers, and '{name}' is none", fix)
+
+    def _count(self, raw: _Raw, at: Place) -> Expr | None:
+        copies = self.scope.copies
+        if not copies:
+            text = f"{self.what} counts actors, which only a property of a protocol may"
+            return self._problem("E218", raw, text, "count in 'always:', 'sometimes:' or 'leads_to:' of a protocol")
+        who = raw.parts[0]
+        if who.kind != "word" or len(raw.parts) != 2:
+            fix = "write count(actor, condition)"
+            return self._problem("E218", raw, f"{self.what} counts {self._quote(raw)}", fix)
+        if who.text not in copies:
+            text = f"{self.what} counts '{who.text}', which is no actor of the protocol"
+            return self._problem("E207", who, text, closest(who.text, copies, "use an actor"))
+        condition = self.resolve(raw.parts[1], BOOL)
+        if condition is None:
+            return None
+        if who.text not in actors_in(condition):
+            text = f"{self.what} counts the copies of '{who.text}' by a condition that reads none of them"
+            return self._problem("E218", raw.parts[1], text, f"read {who.text}.at or a local of '{who.text}'")
+        return Count(who.text, condition, copies[who.text], at)
 
     def _compare(self, raw: _Raw, at: Place) -> Expr | None:
         pair = self._numbers(raw) if raw.text not in ("==", "!=") else self._pair(raw.parts[0], raw.parts[1], None)
@@ -547,7 +597,7 @@ class _Resolver:
         return (left, right) if left is not None and right is not None else None
 
     def _is_value(self, raw: _Raw) -> bool:
-        return raw.kind == "word" and raw.text not in self.scope.names
+        return raw.kind == "word" and raw.text not in self.scope.names and raw.text not in self.indexes
 
     def _clash(self, raw: _Raw, first: _Raw, left: Expr, second: _Raw, right: Expr) -> Expr | None:
         one, other = _article(type_of(left)), _article(type_of(right))

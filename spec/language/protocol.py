@@ -5,27 +5,31 @@ the step that comes next and the values of its locals; all words, locals and ste
 take turns in any order, one step at a time, and each step is atomic:
 
 1. values are chosen for the locals of ``choose``, any at all;
-2. ``when`` must hold; if it does for no choice at all, the copy goes on at ``otherwise`` with its locals as before the
-   step, or waits if there is no such step;
+2. ``when`` must hold; if it does for no choice at all, the copy takes the branch ``otherwise``, or waits if there is
+   none;
 3. the arguments of all ``fire`` and the values of all ``do`` are computed, from the state as it is now;
 4. the events are fired in order, each on the words that the ones before it left. If a slot refuses one, or does not
-   take it in its state, all words stay as they were; the copy goes on at ``refused`` with its locals as before the
-   step, or waits if there is no such step;
+   take it in its state, all words stay as they were; the copy takes the branch ``refused``, or waits if there is none;
 5. otherwise the locals of ``do`` are assigned, and the copy goes on at ``then``.
 
+A branch forgets what was chosen: its copy has its locals as before the step. The values of the branch's own ``do`` are
+computed from them and from the words, which are as before the step as well; then they are assigned, and the copy goes
+on at the branch's ``then``.
+
 In a property, an actor's name stands for one copy and an unbound index for one slot, the same wherever it is written:
-``always`` must hold for every choice of them, ``sometimes`` and the goals of ``leads_to`` for some. In a step, another
-actor may be read if it has one copy only.
+``always`` must hold for every choice of them, ``sometimes`` and the goals of ``leads_to`` for some. In ``count(reader,
+condition)`` the name stands for each copy in turn, and the value is how many of them fulfil the condition. In a step,
+another actor may be read if it has one copy only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .expressions import Expr, Name, Remote
+from .expressions import Expr, Name
 from .model import Assignment, Event, LeadsTo, Machine, Property
 from .problems import Place
-from .trees import walked
+from .trees import actors_in, walked
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,16 @@ class Fire:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a copy goes on that could not take a step, the code of a step, and what it assigns to its locals."""
+
+    then: int
+    do: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One atomic step; ``code`` is its place in the list; ``then``, ``refused`` and ``otherwise`` are codes as well."""
+    """One atomic step; ``code`` is its place in the list, and ``then`` is such a code as well."""
 
     name: str
     code: int
@@ -88,8 +100,8 @@ class Step:
     fire: tuple[Fire, ...]
     do: tuple[Assignment, ...]  # of locals
     then: int
-    refused: int | None  # None: a refused step waits
-    otherwise: int | None  # where to go when ``when`` does not hold; None: the step waits
+    refused: Branch | None  # taken when an event is refused; None: the step waits
+    otherwise: Branch | None  # taken when ``when`` does not hold; None: the step waits
     at: Place
 
 
@@ -123,7 +135,11 @@ class ProtocolMutant:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How actors use machines. Properties range over copies and slots; fair steps of ``leads_to`` are "actor.step"."""
+    """How actors use machines. Properties range over copies and slots; fair steps of ``leads_to`` are "actor.step".
+
+    A field in ``derived`` is a function of everything else: in every state it is equal to the right side of its
+    ``always``, which is ``instance[i].field == value`` and whose value reads no derived field.
+    """
 
     name: str
     title: str
@@ -133,6 +149,7 @@ class Protocol:
     programs: tuple[Program, ...]
     properties: tuple[Property, ...]
     leads_to: tuple[LeadsTo, ...]
+    derived: tuple[tuple[str, str], ...]  # "instance.field", and the ``always`` that says what it is equal to
     mutants: tuple[ProtocolMutant, ...]
     path: str
     at: Place
@@ -148,7 +165,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a property ranges over: actors, and unbound indexes with their greatest value."""
+    """What a property ranges over: actors, save those that it only counts, and unbound indexes with their maximum."""
 
     actors: tuple[str, ...]
     indexes: tuple[tuple[str, int], ...]
@@ -156,11 +173,8 @@ class Range:
 
 def range_of(expr: Expr, actors: frozenset[str]) -> Range:
     """The actors and unbound indexes that an expression names, in the order of first mention."""
-    found_actors: dict[str, None] = {}
     found_indexes: dict[str, int] = {}
     for part in walked(expr):
-        if isinstance(part, Remote) and part.owner in actors:
-            found_actors[part.owner] = None
         if isinstance(part, Name) and part.kind == "index":
             found_indexes[part.name] = min(part.high, found_indexes.get(part.name, part.high))
-    return Range(tuple(found_actors), tuple(found_indexes.items()))
+    return Range(tuple(name for name in actors_in(expr) if name in actors), tuple(found_indexes.items()))

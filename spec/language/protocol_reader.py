@@ -6,18 +6,19 @@ What needs a search (deadlocks, violated properties, models too large) is left t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .cases import expression_of
-from .expressions import BOOL, INT, Expr, Remote
+from .expressions import BOOL, INT, Compare, Expr, Name, Not, Remote
 from .faults import FAULT_KEYS, machine_fault
 from .model import Argument, Assignment, Event, LeadsTo, Machine, Property, Vocabulary
 from .narrowing import may_narrow, narrowed, with_event
 from .parser import Owner, Scope, Symbol
 from .problems import Place, Problems, closest
 from .protocol import (
+    Branch,
     Fire,
     Instance,
     Local,
@@ -27,11 +28,12 @@ from .protocol import (
     ProtocolMutant,
     SizeBound,
     Step,
+    range_of,
 )
 from .ranges import provable_range
 from .scopes import symbol_of
 from .source import Entry, Node, Scalar, entries_of, items_of, keys_of, number_of, one_or_more, read_yaml, text_of
-from .trees import walked
+from .trees import actors_in, walked
 
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _SLOT = re.compile(r"([a-z][a-z0-9_]*)\[([a-z0-9_]+)\]")
@@ -103,7 +105,7 @@ class _Reader:
             "a protocol",
             problems,
             required=("protocol", "title", "about", "bounds", "machines", "actors"),
-            optional=("always", "sometimes", "leads_to", "mutants"),
+            optional=("always", "sometimes", "leads_to", "derived", "mutants"),
         )
         name = text_of(keys.get("protocol"), "the protocol's name", problems)
         if name is not None and name != stem:
@@ -127,6 +129,7 @@ class _Reader:
             item for kind in ("always", "sometimes") for item in self._properties(keys.get(kind), kind, scope)
         )
         leads_to = self._leads_to(keys.get("leads_to"), scope, programs)
+        derived = self._derived(keys.get("derived"), properties) if len(problems) == before else ()
         mutants = self._mutants(keys.get("mutants"))
         if len(problems) == before:
             self._unused_bounds()
@@ -139,6 +142,7 @@ class _Reader:
             programs=programs,
             properties=properties,
             leads_to=leads_to,
+            derived=derived,
             mutants=mutants,
             path=self.shown,
             at=root.at,
@@ -330,7 +334,8 @@ class _Reader:
     def _property_scope(self, heads: Collection[_Head]) -> Scope:
         actors = {head.name: Owner(self._actor_symbols(head), None) for head in heads}
         remotes = {**self._slot_owners(), **actors}
-        return Scope("the protocol", {}, self.values, {}, remotes, free_index=True)
+        copies = {head.name: head.count for head in heads}
+        return Scope("the protocol", {}, self.values, {}, remotes, free_index=True, copies=copies)
 
     def _slot_owners(self) -> dict[str, Owner]:
         return {
@@ -367,18 +372,35 @@ class _Reader:
                 "E414", keys["otherwise"].at, f"{what} has 'otherwise:' but no 'when:'", "remove it, or give a guard"
             )
         then = self._target(keys.get("then"), "then", what, head)
+        choose = self._picks(keys.get("choose"), head, what)
+        # A branch sees the locals as before the step, so a guard over chosen ones says nothing about it.
+        known = when if when is not None and "choose" not in keys else None
+        failed = Not(known, known.at) if known is not None else None
         return Step(
             name=entry.key.text,
             code=code,
-            choose=self._picks(keys.get("choose"), head, what),
+            choose=choose,
             when=when,
             fire=fire,
             do=self._assignments(keys.get("do"), when, head, scope, what),
             then=(code + 1) % len(head.steps) if then is None else then,
-            refused=self._target(keys.get("refused"), "refused", what, head),
-            otherwise=self._target(keys.get("otherwise"), "otherwise", what, head),
+            refused=self._branch(keys.get("refused"), "refused", known, head, scope, what),
+            otherwise=self._branch(keys.get("otherwise"), "otherwise", failed, head, scope, what),
             at=entry.key.at,
         )
+
+    def _branch(
+        self, node: Node | None, key: str, when: Expr | None, head: _Head, scope: Scope, what: str
+    ) -> Branch | None:
+        """``step``, or ``{then: step, do: {...}}``; ``when`` is what is known to hold where it is taken."""
+        if node is None or isinstance(node, Scalar):
+            then = self._target(node, key, what, head)
+            return Branch(then, ()) if then is not None else None
+        inside = f"'{key}' of {what}"
+        keys = keys_of(node, inside, self.problems, required=("then", "do"))
+        then = self._target(keys.get("then"), "then", inside, head)
+        do = self._assignments(keys.get("do"), when, head, scope, inside)
+        return Branch(then, do) if then is not None else None
 
     def _target(self, node: Node | None, key: str, what: str, head: _Head) -> int | None:
         word = text_of(node, f"'{key}' of {what}", self.problems)
@@ -515,8 +537,9 @@ class _Reader:
         todo = list(reached)
         while todo:
             step = steps[todo.pop()]
-            for target in (step.then, step.refused, step.otherwise):
-                if target is not None and target not in reached:
+            branches = [branch.then for branch in (step.refused, step.otherwise) if branch is not None]
+            for target in (step.then, *branches):
+                if target not in reached:
                     reached.add(target)
                     todo.append(target)
         for step in steps:
@@ -568,6 +591,29 @@ class _Reader:
                 words = tuple(word.text for word in fair)
                 found[name] = LeadsTo(name, says, source, target, words, about, entry.key.at)
         return tuple(found.values())
+
+    def _derived(self, node: Node | None, properties: Sequence[Property]) -> tuple[tuple[str, str], ...]:
+        """The derived fields, each with the name of the ``always`` that says what it is equal to."""
+        found: dict[str, str] = {}
+        known = [f"{name}.{each.name}" for name, item in self.instances.items() for each in item.machine.fields]
+        words = one_or_more(node, "'derived'", self.problems)
+        derived = {word.text for word in words}
+        for word in words:
+            if word.text not in known:
+                text = f"'derived' names '{word.text}', which is no field of an instance"
+                self.problems.add("E420", word.at, text, closest(word.text, known))
+                continue
+            if word.text in found:
+                self.problems.add("E209", word.at, f"'derived' names '{word.text}' twice", "remove one")
+                continue
+            claim = next((claim for claim in properties if _defines(claim, word.text, derived)), None)
+            if claim is None:
+                text = f"no 'always' says what '{word.text}' is equal to in terms of what is not derived"
+                fix = f"claim '{word.text.replace('.', '[i].')} == ...', whose right side ranges over i alone"
+                self.problems.add("E421", word.at, text, fix)
+                continue
+            found[word.text] = claim.name
+        return tuple(found.items())
 
     def _says(self, node: Node | None, what: str) -> str | None:
         says = text_of(node, f"'says' of {what}", self.problems)
@@ -639,6 +685,19 @@ class _Head:
     names: Mapping[str, int]  # step name -> code
     steps: tuple[Entry, ...]
     at: Place
+
+
+def _defines(claim: Property, field: str, derived: Set[str]) -> bool:
+    """Whether a claim is ``field[i] == value`` in every slot, for a value that reads no derived field."""
+    match claim:
+        case Property(
+            kind="always",
+            that=Compare("==", Remote(owner=owner, index=Name(name=index, kind="index", high=high), field=name), value),
+        ):
+            reads = {f"{part.owner}.{part.field}" for part in walked(value) if isinstance(part, Remote)}
+            alone = not actors_in(value) and dict(range_of(claim.that, frozenset()).indexes) == {index: high}
+            return f"{owner}.{name}" == field and alone and not reads & derived
+    return False
 
 
 def _argument_type(argument: Argument, symbols: Mapping[str, Symbol]) -> tuple[str, int]:

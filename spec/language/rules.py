@@ -37,6 +37,9 @@ from .state_rules import (
 
 Rule = Callable[[Machine, Problems], None]
 
+# No code is generated from a machine that only protocols use, and its protocol claims what keeps its slots safe.
+OF_OBJECTS: frozenset[Rule] = frozenset({names_stay_apart, free_states_have_no_pins})
+
 RULES: tuple[Rule, ...] = (
     names_stay_apart,
     first_state_is_initial,
@@ -67,10 +70,24 @@ def check_machine(machine: Machine, problems: Problems) -> None:
         rule(machine, problems)
 
 
-def check_vocabulary(vocabulary: Vocabulary, machines: Sequence[Machine], problems: Problems) -> None:
+def check_protocol_machine(machine: Machine, objects: Sequence[Machine], problems: Problems) -> None:
+    """Note every rule that a machine of ``protocols/machines/`` breaks, and a name that an object has already."""
+    for rule in RULES:
+        if rule not in OF_OBJECTS:
+            rule(machine, problems)
+    for other in objects:
+        if other.name == machine.name:
+            text = f"machine '{machine.name}' is named as the object in {other.path}"
+            problems.add("E419", machine.at, text, "use another name, for the file as well")
+
+
+def check_vocabulary(
+    vocabulary: Vocabulary, objects: Sequence[Machine], protocol_machines: Sequence[Machine], problems: Problems
+) -> None:
     """Note words of the vocabulary that no machine uses, and names of several files that meet in generated code."""
+    machines = (*objects, *protocol_machines)
     refusals_stay_apart(vocabulary, problems)
-    machines_stay_apart(machines, problems)
+    machines_stay_apart(objects, problems)
     actors = {actor for machine in machines for event in machine.events for actor in event.by}
     refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
     for actor in vocabulary.actors:

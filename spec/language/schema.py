@@ -32,10 +32,11 @@ _INVARIANT: _Schema = {"type": "string", "pattern": "^[ST][1-9][0-9]?$", "descri
 def emit(spec: Spec) -> dict[str, str]:
     """Path -> text of the schemas; actors, refusals and machines are those of ``spec``."""
     machines = [machine.name for machine in spec.machines]
+    of_protocols = [*machines, *(machine.name for machine in spec.protocol_machines)]
     schemas = {
         "machine": machine_schema(spec.vocabulary),
         "vocabulary": vocabulary_schema(),
-        "protocol": protocol_schema(spec.vocabulary, machines),
+        "protocol": protocol_schema(spec.vocabulary, of_protocols),
         "profile": profile_schema(machines),
     }
     return {
@@ -53,7 +54,7 @@ def vocabulary_schema() -> _Schema:
 
 
 def machine_schema(vocabulary: Vocabulary) -> _Schema:
-    """A file of ``objects/``."""
+    """A file of ``objects/`` or ``protocols/machines/``."""
     case = _case([word.name for word in vocabulary.refusals])
     event = _object(
         {
@@ -106,16 +107,17 @@ def machine_schema(vocabulary: Vocabulary) -> _Schema:
 def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
     """A file of ``protocols/``."""
     size: _Schema = {"type": ["integer", "string"]}
+    branch = {"oneOf": [_TEXT, _object({"then": _TEXT, "do": _named(_EXPRESSION)}, ("then", "do"))]}
     fire = _object({"on": _TEXT, "event": _TEXT, "with": _named(_EXPRESSION)}, ("on", "event"))
     step = _object(
         {
             "about": _TEXT,
             "choose": _named(_TEXT),
             "when": _EXPRESSION,
-            "otherwise": _TEXT,
+            "otherwise": branch,
             "do": _named(_EXPRESSION),
             "fire": {"type": "array", "items": fire},
-            "refused": _TEXT,
+            "refused": branch,
             "then": _TEXT,
         }
     )
@@ -138,6 +140,7 @@ def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
         "machines": _named(instance, 1),
         "actors": _named(actor, 1),
         **_properties(),
+        "derived": _one_or_more(_TEXT),
         "mutants": _named(_mutant({"machine": _words(machines), "event": _TEXT}, ("machine", "event"))),
     }
     return _object(keys, ("protocol", "title", "about", "bounds", "machines", "actors"))

@@ -26,6 +26,7 @@ from .expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -207,7 +208,7 @@ def _to_z3(expr: Expr, names: Mapping[str, Any], z3: Any) -> Any:
             return best
         case Choice(condition=condition, then=then, otherwise=otherwise):
             return z3.If(of(condition), of(then), of(otherwise))
-        case Remote():
+        case Remote() | Count():
             raise _WrongWayError("a name of a protocol")
 
 

@@ -10,6 +10,7 @@ from .expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -36,6 +37,8 @@ def parts_of(expr: Expr) -> tuple[Expr, ...]:
             return item, *options
         case Choice(condition=condition, then=then, otherwise=otherwise):
             return condition, then, otherwise
+        case Count(condition=condition):
+            return (condition,)
         case Remote(index=index):
             return (index,) if index is not None else ()
         case Number() | Truth() | Value() | Bound() | Name():
@@ -52,6 +55,23 @@ def walked(expr: Expr) -> Iterator[Expr]:
 def names_in(expr: Expr) -> Iterator[Name]:
     """Every name in an expression; one that stands twice comes twice."""
     return (part for part in walked(expr) if isinstance(part, Name))
+
+
+def actors_in(expr: Expr) -> dict[str, None]:
+    """The actors that an expression reads, in the order of first mention, without those that a ``count`` goes through.
+
+    >>> from .problems import Place
+    >>> here = Place("a.yaml", 1, 1)
+    >>> used = Remote("reader", None, "busy", "bool", 1, here)
+    >>> list(actors_in(used)), list(actors_in(Count("reader", used, 2, here)))
+    (['reader'], [])
+    """
+    match expr:
+        case Remote(owner=owner, index=None):
+            return {owner: None}
+        case Count(actor=actor, condition=condition):
+            return {name: None for name in actors_in(condition) if name != actor}
+    return {name: None for part in parts_of(expr) for name in actors_in(part)}
 
 
 def rewritten(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
@@ -73,6 +93,8 @@ def rewritten(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
             expr = replace(
                 expr, condition=inner(expr.condition), then=inner(expr.then), otherwise=inner(expr.otherwise)
             )
+        case Count():
+            expr = replace(expr, condition=inner(expr.condition))
         case Remote(index=index) if index is not None:
             expr = replace(expr, index=inner(index))
     return rule(expr)

@@ -15,6 +15,7 @@ from ..language.expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -63,6 +64,7 @@ class Infix:
     choice: Callable[[Printer, Choice], Text]
     member: Callable[[Printer, Member], Text] | None = None
     extreme: Callable[[Printer, Extreme], Text] | None = None
+    count: Callable[[Printer, Count], Text] | None = None  # None: what is printed holds no counts
     clashes: frozenset[tuple[str, str]] = frozenset()  # (outer operator, inner operator)
 
     def render(self, expr: Expr, names: Names) -> str:
@@ -130,6 +132,9 @@ class Printer:
             case Extreme():
                 assert self.target.extreme is not None
                 return self.target.extreme(self, expr)
+            case Count():
+                assert self.target.count is not None, "counts are spelled out before printing"
+                return self.target.count(self, expr)
 
     def call(self, function: str, *arguments: Expr) -> Text:
         """``function(a, b)``."""

@@ -7,6 +7,7 @@ from ..language.expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -52,3 +53,5 @@ def _text(expr: Expr, names: Names) -> str:
             return call("ite", condition, then, otherwise)
         case Member() | Extreme():
             raise AssertionError("lowered above")
+        case Count():
+            raise AssertionError("counts are spelled out before printing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..language.expressions import Bound, Choice, Expr, Extreme, Member, Value
+from ..language.expressions import Bound, Choice, Count, Expr, Extreme, Member, Value
 from .infix import Infix, Leaf, Operator, Printer, Text, operators, plain
 
 CHOICE, COMPARISON = 1, 6
@@ -37,6 +37,10 @@ def _extreme(printer: Printer, expr: Extreme) -> Text:
     return printer.call(expr.op, *expr.operands)
 
 
+def _count(printer: Printer, expr: Count) -> Text:
+    return Text(f"count({expr.actor}, {printer.text(expr.condition)})")
+
+
 SPEC = Infix(
     true="true",
     false="false",
@@ -53,4 +57,5 @@ SPEC = Infix(
     choice=_choice,
     member=_member,
     extreme=_extreme,
+    count=_count,
 )

@@ -6,7 +6,7 @@ It follows the text of ``kvfsm.spec.language.protocol`` word by word and is made
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from kvfsm.spec.language.expressions import (
     Bound,
     Choice,
     Compare,
+    Count,
     Expr,
     Extreme,
     Logic,
@@ -27,9 +28,9 @@ from kvfsm.spec.language.expressions import (
     Value,
 )
 from kvfsm.spec.language.interpreter import step as fire_event
-from kvfsm.spec.language.model import Event, LeadsTo, Machine, Property
+from kvfsm.spec.language.model import Assignment, Event, LeadsTo, Machine, Property
 from kvfsm.spec.language.narrowing import with_event
-from kvfsm.spec.language.protocol import Program, Protocol, Step, range_of
+from kvfsm.spec.language.protocol import Branch, Program, Protocol, Step, range_of
 
 State = tuple[int, ...]  # words of all slots, then for each copy of each actor its step and its locals
 Read = Callable[[State], int]
@@ -135,7 +136,25 @@ class Model:
             )
             for fire in step.fire
         ]
-        do = [(places[item.field], read(item.value)) for item in step.do]
+
+        def assignments(items: Iterable[Assignment]) -> list[tuple[int, Read]]:
+            return [(places[item.field], read(item.value)) for item in items]
+
+        def branched(branch: Branch | None) -> Callable[[State], State] | None:
+            if branch is None:
+                return None
+            assigns = [*assignments(branch.do), (own, lambda state: branch.then)]
+
+            def take(state: State) -> State:
+                now = list(state)
+                for place, value in assigns:
+                    now[place] = int(value(state))
+                return tuple(now)
+
+            return take
+
+        do = assignments(step.do)
+        take_refused, take_otherwise = branched(step.refused), branched(step.otherwise)
 
         def move(state: State) -> Iterator[State]:
             seen: set[State] = set()
@@ -161,20 +180,19 @@ class Model:
                         break
                     now[place] = word
                 if refused:
-                    if step.refused is None:
+                    if take_refused is None:
                         continue
-                    now = list(state)
-                    now[own] = step.refused
+                    after = take_refused(state)
                 else:
                     for place, value in assigned:
                         now[place] = value
                     now[own] = step.then
-                after = tuple(now)
+                    after = tuple(now)
                 if after not in seen:
                     seen.add(after)
                     yield after
-            if not fits and step.otherwise is not None:
-                yield (*state[:own], step.otherwise, *state[own + 1 :])
+            if not fits and take_otherwise is not None:
+                yield take_otherwise(state)
 
         return move
 
@@ -223,6 +241,9 @@ class Model:
             case Extreme(op=op, operands=operands):
                 parts, pick = [sub(operand) for operand in operands], min if op == "min" else max
                 return lambda state: pick(part(state) for part in parts)
+            case Count(actor=actor, condition=condition, high=copies):
+                each = [self.read(condition, {**binding, actor: copy}, owner) for copy in range(copies)]
+                return lambda state: sum(bool(holds(state)) for holds in each)
             case Choice(condition=condition, then=then, otherwise=otherwise):
                 test, yes, no = sub(condition), sub(then), sub(otherwise)
                 return lambda state: yes(state) if test(state) else no(state)
@@ -234,7 +255,8 @@ class Model:
         for expr in exprs:
             found = range_of(expr, frozenset(actors))
             options.update({actor: actors[actor] for actor in found.actors})
-            options.update({index: high + 1 for index, high in found.indexes})
+            for index, high in found.indexes:
+                options[index] = min(high + 1, options.get(index, high + 1))
         choices = itertools.product(*(range(count) for count in options.values()))
         bindings = [dict(zip(options, values, strict=True)) for values in choices]
         return [tuple(self.read(expr, binding, None) for expr in exprs) for binding in bindings]
