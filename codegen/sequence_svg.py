@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from html import escape
+from dataclasses import dataclass
 
+from .canvas import Canvas
 from .sequence import Message, Moment, Scene, Sequence, Window, guard_text
 
 _TEXT_LEFT, _TEXT_CHARS = 24, 46  # where a step's words start, and how many fit on a line
@@ -21,25 +21,6 @@ _LINE = 14  # height of a line of text
 _EDGE = 24  # free space around everything
 _DOTTED = 'stroke-dasharray="2 3"'
 
-_STYLE = """<style>
-text { font-family: Helvetica, Arial, "Liberation Sans", sans-serif; font-size: 11px; fill: #222222 }
-.title { font-size: 20px }
-.about, .small { fill: #555555 }
-.name { font-weight: bold; font-size: 13px }
-.event { font-weight: bold }
-.back { fill: #B84A00 }
-.window { fill: #8F6200; font-weight: bold }
-.actor { fill: white; font-weight: bold; font-size: 13px }
-</style>
-<defs>
-<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">
-<path d="M0,0 L8,4 L0,8 z" fill="#444444"/></marker>
-<marker id="back" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">
-<path d="M0,0 L8,4 L0,8 z" fill="#B84A00"/></marker>
-<pattern id="stripes" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-<rect width="8" height="8" fill="#FCF1D6"/><rect width="3" height="8" fill="#F3DDA0"/></pattern>
-</defs>
-"""
 
 
 def draw(picture: Sequence) -> str:
@@ -52,11 +33,10 @@ def draw(picture: Sequence) -> str:
 
 
 @dataclass(slots=True)
-class _Page:
+class _Page(Canvas):
     """Shapes under construction: ``y`` is how far down the page is filled; lifelines are drawn under everything."""
 
     picture: Sequence
-    shapes: list[str] = field(default_factory=list)
     lifelines_from: int = 0
     y: int = _EDGE
 
@@ -151,9 +131,13 @@ class _Page:
         nothing = ", nothing of the step is done" if len(moment.messages) > 1 else ""
         head = f"refused{nothing}: {goes}"
         chars = max(40, (start - _ACTOR_X) // 6)
-        self.halo(_ACTOR_X + 14, self.y - 4, head, "back")
+        first, *rest = textwrap.wrap(head, chars)
+        self.halo(_ACTOR_X + 14, self.y - 4, first, "back")
         look = 'stroke-dasharray="5 3" marker-end="url(#back)"'
         self.shapes.append(self.line(start, self.y, _ACTOR_X + 6, self.y, "#B84A00", look))
+        for line in rest:
+            self.y += _LINE - 1
+            self.halo(_ACTOR_X + 14, self.y, line, "back")
         for line in textwrap.wrap(", ".join(moment.refusals), chars):
             self.y += _LINE - 1
             self.halo(_ACTOR_X + 14, self.y, line, "small")
@@ -176,33 +160,7 @@ class _Page:
             self.line(self.x(pool.name), self.lifelines_from, self.x(pool.name), self.y - _EDGE, "#888888", _DOTTED)
             for pool in self.picture.pools
         ]
-        size = f'width="{self.width}" height="{self.y}" viewBox="0 0 {self.width} {self.y}"'
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<title>{escape(self.picture.title)}</title>\n'
-        )
-        page = f'<rect width="{self.width}" height="{self.y}" fill="white"/>'
-        return head + _STYLE + "\n".join([page, *lines, *self.shapes, "</svg>", ""])
-
-    def text(self, x: int, y: int, text: str, kind: str = "", anchor: str = "start") -> None:
-        """Words with their foot at ``y``."""
-        self.shapes.append(f'<text x="{x}" y="{y}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>')
-
-    def halo(self, x: int, y: int, text: str, kind: str, anchor: str = "start") -> None:
-        """Text that stays readable over a line."""
-        self.shapes.append(
-            f'<text x="{x}" y="{y}" class="{kind}" text-anchor="{anchor}" stroke="white" stroke-width="4" '
-            f'stroke-linejoin="round" paint-order="stroke">{escape(text)}</text>'
-        )
-
-    def line(self, x: int, y: int, to_x: int, to_y: int, colour: str, look: str) -> str:
-        """A straight line; the caller decides what it lies under."""
-        return f'<line x1="{x}" y1="{y}" x2="{to_x}" y2="{to_y}" stroke="{colour}" {look}/>'
-
-    def box(self, x: int, y: int, width: int, height: int, fill: str, line: str, rounded: int) -> None:
-        """A filled rectangle."""
-        self.shapes.append(
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{rounded}" fill="{fill}" stroke="{line}"/>'
-        )
+        return self.page(self.picture.title, self.width, self.y, lines)
 
 
 def _words(moment: Moment) -> Iterable[str]:
