@@ -44,7 +44,7 @@ VERBS = (
     Verb("check", "explore every interleaving of a protocol", built=False),
     Verb("explore", "write a page to step through a protocol", built=False),
     Verb("export", "write a protocol for another checker", built=False),
-    Verb("validate", "hold a recorded event trace against the model", built=False),
+    Verb("validate", "hold a recorded event trace against the model"),
     Verb("replay", "run a request trace through the manager", built=False),
     Verb("top", "watch a live process", built=False),
     Verb("inspect", "look into a live process", built=False),
