@@ -1,0 +1,169 @@
+"""What a search found: every state, how each was reached, and which claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .layout import Layout, Words
+from .system import State, System
+
+Longs = npt.NDArray[np.int64]
+VIOLATED, HOLDS, UNKNOWN = "violated", "holds", "unknown"
+
+
+class Symmetry(Protocol):
+    """Which states are alike: each is stored as the one that stands for all that are like it."""
+
+    def canonical(self, words: Any, xp: ModuleType) -> Any:
+        """For each row the one that stands for it, uint64 [n, words] of the array module ``xp``."""
+
+    def c_text(self, layout: Layout) -> str:
+        """The same as a C function ``static void canonical(uint64_t *s)``, which changes one row in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an engine hands back; ``parents`` are unsigned or signed of any width, and the first state has none."""
+
+    words: Words  # [n, words], breadth first
+    parents: npt.NDArray[Any]  # [n]; that of the first is 0
+    transitions: int
+    depth: int
+    why_incomplete: str | None
+    met: Mapping[int, int]  # claim -> the first state that decides it: bad, or good for ``sometimes``
+    taken: Longs  # [commands]
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """A search of one system; complete unless ``why_incomplete`` says why not.
+
+    ``depth`` is how many steps away the farthest state is. With ``symmetry``, states and transitions are those
+    between states that stand for all that are like them.
+    """
+
+    system: System
+    engine: str
+    found: Found
+    seconds: float
+    symmetry: Symmetry | None = None
+    array_module: ModuleType = np
+
+    @property
+    def states(self) -> int:
+        """Distinct states found."""
+        return len(self.found.words)
+
+    @property
+    def transitions(self) -> int:
+        """Commands that can be taken, summed over the states that were expanded."""
+        return self.found.transitions
+
+    @property
+    def depth(self) -> int:
+        """Steps to the farthest state found."""
+        return self.found.depth
+
+    @property
+    def complete(self) -> bool:
+        """Whether every state that can be reached was found and expanded."""
+        return self.found.why_incomplete is None
+
+    @property
+    def why_incomplete(self) -> str | None:
+        """Why the search ended early."""
+        return self.found.why_incomplete
+
+    @property
+    def words(self) -> Words:
+        """Packed states in the order found, breadth first; uint64 [states, words]."""
+        return self.found.words
+
+    @property
+    def taken(self) -> Longs:
+        """How many transitions each command made; int64 [commands]."""
+        return self.found.taken
+
+    @cached_property
+    def parents(self) -> Longs:
+        """The state from which each was found, -1 for the first; int64 [states]."""
+        parents = self.found.parents.astype(np.int64)
+        parents[:1] = -1
+        return parents
+
+    @cached_property
+    def commands(self) -> npt.NDArray[np.int32]:
+        """The first command that leads from each state's parent to it, -1 for the first; int32 [states]."""
+        from .transitions import commands_of
+
+        return commands_of(self)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the cells lie in ``words``."""
+        return Layout(self.system)
+
+    @property
+    def violations(self) -> dict[str, int]:
+        """For each ``always`` or ``quiet`` claim that fails somewhere, the first state where it does."""
+        return self._met("always", "quiet")
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """For each ``sometimes`` claim that is met, the first state where it is."""
+        return self._met("sometimes")
+
+    def _met(self, *kinds: str) -> dict[str, int]:
+        claims = enumerate(self.system.claims)
+        return {
+            claim.name: self.found.met[place]
+            for place, claim in claims
+            if claim.kind in kinds and place in self.found.met
+        }
+
+    def verdicts(self) -> dict[str, str]:
+        """For each claim: ``holds``, ``violated``, or ``unknown`` where the search ended before it was decided."""
+        open_ = HOLDS if self.complete else UNKNOWN
+        verdicts = {}
+        for place, claim in enumerate(self.system.claims):
+            if claim.kind == "sometimes":
+                end = VIOLATED if self.complete else UNKNOWN
+                verdicts[claim.name] = HOLDS if place in self.found.met else end
+            else:
+                verdicts[claim.name] = VIOLATED if place in self.found.met else open_
+        return verdicts
+
+    def state(self, index: int) -> State:
+        """A state found; with symmetry, the one that stands for it."""
+        return self.layout.unpack(self.words[index])
+
+    def path(self, index: int) -> list[tuple[int, State]]:
+        """A shortest run to a state: the number of each command and the state after it.
+
+        With symmetry this is a true run, to a state that is like the one stored.
+        """
+        steps = [index]
+        while steps[-1] != 0:
+            steps.append(int(self.found.parents[steps[-1]]))
+        run: list[tuple[int, State]] = []
+        state = self.system.initial
+        for step in reversed(steps[:-1]):
+            number, state = self._step(state, step)
+            run.append((number, state))
+        return run
+
+    def _step(self, state: State, index: int) -> tuple[int, State]:
+        after = list(self.system.successors(state))
+        rows = self.layout.pack([successor for _, successor in after])
+        if self.symmetry is not None and len(rows):
+            rows = self.symmetry.canonical(rows, np)
+        fits = np.flatnonzero((rows == self.words[index]).all(axis=1))
+        assert fits.size, "a state was stored that its parent does not lead to"
+        return after[int(fits[0])]

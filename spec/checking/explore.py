@@ -1,0 +1,74 @@
+"""Every interleaving of a system, breadth first: the entry to the engines.
+
+``explore(system)`` finds each state that can be reached, counts transitions, and decides the claims. Engines count
+alike and differ in speed: "numpy" needs nothing, "c" a C compiler. Memory is bounded; a search that does not end
+within its limits says so, and then an undecided claim is ``unknown``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+
+from . import engine_numpy
+from .engine_numpy import Mismatch
+from .exploration import Exploration, Found, Symmetry
+from .layout import Layout
+from .limits import Limits, Progress
+from .system import System
+from .transitions import transitions_of
+
+__all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of"]
+
+ENGINES = ("auto", "numpy", "c")
+
+
+def explore(
+    system: System,
+    *,
+    engine: str = "auto",
+    limits: Limits | None = None,
+    symmetry: Symmetry | None = None,
+    stop_at_first: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    xp: ModuleType = np,
+    threads: int = 1,
+) -> Exploration:
+    """Search a system.
+
+    Args:
+        system: what to search.
+        engine: "numpy", "c", or "auto".
+        limits: bounds of states and memory; by default half of the memory that is free.
+        symmetry: store only one of all states that are alike.
+        stop_at_first: end, incomplete, soon after the first violation.
+        on_progress: called now and then.
+        xp: the array module of the engine "numpy".
+        threads: of the engine "c". With more than one, states of one depth come in an order that may change.
+
+    Returns:
+        What was found, also after Ctrl-C.
+
+    Raises:
+        ValueError: there is no such engine.
+
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    limits = Limits() if limits is None else limits
+    started = time.perf_counter()
+
+    def search(system: System) -> Found:
+        return engine_numpy.search(system, Layout(system), limits, symmetry, on_progress, xp, stop_at_first)
+
+    try:
+        found = search(system)
+    except Mismatch:
+        # What was declared derived is not, and its claim will be found violated: leave nothing out of the index.
+        system = replace(system, derived=())
+        found = search(system)
+    return Exploration(system, "numpy", found, time.perf_counter() - started, symmetry)

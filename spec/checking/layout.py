@@ -1,0 +1,94 @@
+"""Where each cell of a system lies in a packed state: one or several 64-bit words, and no cell in two of them.
+
+Derived cells lie lowest, so that a state of one word without them is a number of its own (``index_bits`` wide), and
+states sorted as numbers are sorted by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from .system import State, System
+
+WORD_BITS = 64
+Words = npt.NDArray[np.uint64]  # [n, words]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Bits [``shift``, ``shift`` + width) of a word; ``mask`` is of the width, not shifted."""
+
+    word: int
+    shift: int
+    mask: int
+
+
+class Layout:
+    """Packs and unpacks states of one system.
+
+    >>> from ..language.expressions import INT
+    >>> from .system import Cell
+    >>> cells = tuple(Cell(f"a[{i}].x", "a", i, "x", INT, 5, (), True) for i in range(2))
+    >>> layout = Layout(System("two", (), cells, (), (), (), ()))
+    >>> layout.pack([(1, 2)]).tolist(), layout.unpack(layout.pack([(1, 2)])[0])
+    ([[17]], (1, 2))
+    """
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        derived = {name for name, _ in system.derived}
+        order = sorted(range(len(system.cells)), key=lambda place: system.cells[place].name not in derived)
+        spots: dict[int, Spot] = {}
+        word = shift = 0
+        self.derived_bits = 0  # bits of the derived cells, the lowest of the first word
+        for place in order:
+            cell = system.cells[place]
+            if cell.bits > WORD_BITS:
+                raise ValueError(f"{cell.name} needs {cell.bits} bits, more than a word has")
+            if shift + cell.bits > WORD_BITS:
+                word, shift = word + 1, 0
+            spots[place] = Spot(word, shift, (1 << cell.bits) - 1)
+            shift += cell.bits
+            if cell.name in derived:
+                self.derived_bits += cell.bits
+        self.words = word + 1
+        self.bits = word * WORD_BITS + shift  # of a packed state
+        self.spots = tuple(spots[place] for place in range(len(system.cells)))  # in the order of the cells
+
+    @property
+    def index_bits(self) -> int | None:
+        """Width of a state without its derived cells, where it is one number: it lies in one word."""
+        return self.bits - self.derived_bits if self.words == 1 else None
+
+    @cached_property
+    def _by_name(self) -> dict[str, Spot]:
+        return {cell.name: spot for cell, spot in zip(self.system.cells, self.spots, strict=True)}
+
+    def spot(self, name: str) -> Spot:
+        """Where the cell of that name lies; KeyError when there is none."""
+        return self._by_name[name]
+
+    def pack(self, states: Sequence[State]) -> Words:
+        """States as words.
+
+        states   one value a cell, each in the range of its cell
+        returns  uint64 [len(states), words]
+        """
+        packed = np.zeros((len(states), self.words), dtype=np.uint64)
+        for row, state in enumerate(states):
+            words = [0] * self.words
+            for value, spot in zip(state, self.spots, strict=True):
+                assert 0 <= value <= spot.mask, (value, spot)
+                words[spot.word] |= int(value) << spot.shift
+            packed[row] = words
+        return packed
+
+    def unpack(self, row: npt.NDArray[np.uint64]) -> State:
+        """The state of one row of words, uint64 [words]."""
+        words = [int(word) for word in row]
+        return tuple(words[spot.word] >> spot.shift & spot.mask for spot in self.spots)
