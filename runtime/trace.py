@@ -7,7 +7,6 @@ words that the record starts from, so that it can be replayed from its middle. T
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -98,16 +97,16 @@ class EventTrace:
             OSError: it can't be written; what was there before is untouched.
         """
         target = Path(path)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        beside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            with open(beside, "x", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{line}\n" for line in self.lines())
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
-            os.replace(name, target)
+            os.replace(beside, target)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
         return size
 

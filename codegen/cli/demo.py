@@ -4,6 +4,7 @@
   kvfsm demo --model tiny-deepseek-v4   one of them
   kvfsm demo --json                     {"ok", "models": [{"model", "bit_identical", "requests": [...]}]}
   kvfsm demo --keep DIR                 leave the on-disk store in DIR, for `kvfsm store ls DIR`
+  kvfsm demo --trace FILE               leave the events on all state words in FILE, for `kvfsm validate FILE`
 
 Each model runs several prompts cold, which share prefixes as a system prompt, a second turn and a branch do, and
 publishes its state at block boundaries. Then it runs them warm: from memory, from packed blocks, with windows kept only
@@ -46,6 +47,10 @@ class NewProcessFailed(Exception):
     """The process that should read from disk ended badly; the message holds what it said."""
 
 
+class TraceNotWritten(Exception):
+    """The event trace can't be put where it was asked for."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.add_argument(
@@ -57,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="put the on-disk store there and leave it")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE",
+        help="write the events there, and those of the new process beside it, as in FILE.new-process",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
             print_spec(console, spec)
         try:
             with _directory(args.keep) as directory:
-                reports = demonstrate(args.model or MODELS, directory, tell)
+                reports = demonstrate(args.model or MODELS, directory, tell, trace=args.trace)
+        except TraceNotWritten as error:
+            print(f"kvfsm demo: {error}; give another --trace FILE", file=sys.stderr)
+            return 2
         except OSError as error:
             where = args.keep if args.keep is not None else error.filename or "a temporary folder"
             print(f"kvfsm demo: cannot keep the store in '{where}': {error.strerror or error}; give another --keep DIR",
@@ -101,32 +113,46 @@ def run(args: argparse.Namespace) -> int:
 
 
 def demonstrate(
-    models: Sequence[str], directory: Path, tell: Tell, backend: Backend | None = None
+    models: Sequence[str], directory: Path, tell: Tell, backend: Backend | None = None, trace: Path | None = None
 ) -> tuple[ModelReport, ...]:
     """All rounds of some models. Stores and exchanged files lie in ``directory``; ``backend`` moves the bytes.
+
+    ``trace`` is where the events of this process go; those of the new process go beside it.
 
     The thread count of this process is fixed for the run, since bits depend on it, and put back.
     """
     import torch
 
     from ...runtime.integrations import tiny_models
-    from .demo_rounds import set_stage
+    from ...runtime.trace import EventTrace
+    from .demo_rounds import EVENTS, set_stage
 
+    events = EventTrace(EVENTS) if trace is not None else None
     threads = torch.get_num_threads()
     tiny_models.fix_threads()
     try:
         played = []
         for name in models:
-            stage = set_stage(name, tell)
+            stage = set_stage(name, tell, events)
             rounds, facts, faults = _rounds_here(stage, directory, tell, backend)
             played.append((stage, rounds, facts, faults))
-        fresh = rounds_in_a_new_process([stage for stage, *_ in played], directory, tell)
+        if events is not None and trace is not None:
+            try:
+                events.write(trace)
+            except OSError as error:
+                raise TraceNotWritten(f"cannot write the events to '{trace}': {error.strerror or error}") from error
+        fresh = rounds_in_a_new_process([stage for stage, *_ in played], directory, tell, beside(trace))
     finally:
         torch.set_num_threads(threads)
     return tuple(
         _report(stage, [rounds[0], fresh[stage.name], *rounds[1:]], facts, faults)
         for stage, rounds, facts, faults in played
     )
+
+
+def beside(trace: Path | None) -> Path | None:
+    """Where the events of the new process go."""
+    return None if trace is None else trace.with_name(f"{trace.name}.new-process")
 
 
 def _rounds_here(
@@ -137,8 +163,8 @@ def _rounds_here(
 
     profile = stage.cast.profile
     rounds, facts, faults = [], [], []
-    with open_store(profile, str(directory)) as store:
-        manager = make_manager(profile, store=store, backend=backend)
+    with open_store(profile, str(directory), stage.events) as store:
+        manager = make_manager(profile, store=store, backend=backend, events=stage.events)
         published = publish_all(stage, manager, tell)
         usage = store.usage()
         kept = f"on disk {usage.objects} objects, {usage.bytes:,} bytes"
@@ -154,14 +180,16 @@ def _rounds_here(
     if profile.window is not None:
         rounds.append(window_round(stage, "checkpoint", tell))
         rounds.append(window_round(stage, "none", tell))
-    manager = make_manager(profile, backend=backend)
+    manager = make_manager(profile, backend=backend, events=stage.events)
     publish_all(stage, manager, tell)
     rounds.append(packed_round(stage, manager, tell, lossy=True))
     return rounds, facts, faults
 
 
-def rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tell) -> dict[str, Round]:
-    """One new process reads every prompt of every model from disk; this one compares."""
+def rounds_in_a_new_process(
+    stages: Sequence[Stage], directory: Path, tell: Tell, events: Path | None = None
+) -> dict[str, Round]:
+    """One new process reads every prompt of every model from disk; this one compares. Its ``events`` go to a file."""
     from .demo_fresh import load_traces
     from .demo_report import Round
     from .demo_rounds import judge
@@ -172,6 +200,7 @@ def rounds_in_a_new_process(stages: Sequence[Stage], directory: Path, tell: Tell
         asked = {stage.name: [list(request.tokens) for request in stage.requests] for stage in stages}
         prompts.write_text(json.dumps(asked), "utf-8")
         command = [sys.executable, "-m", f"{__package__}.demo_fresh", str(directory), str(prompts), str(traces)]
+        command += [] if events is None else [str(events)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FRESH_SECONDS_MAX)
         if done.returncode:
             raise NewProcessFailed(f"the new process ended with {done.returncode}:\n{done.stderr}")

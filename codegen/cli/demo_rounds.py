@@ -23,6 +23,7 @@ from ...runtime.policy import WindowPolicy
 from ...runtime.profile import Profile
 from ...runtime.stores.local import LocalStore
 from ...runtime.stores.store import Namespace, Store
+from ...runtime.trace import EventTrace
 from .demo_prompts import Request, requests
 from .demo_report import OBJECTS, Round, Served
 from .demo_runs import OnChunk, Trace, compare, run
@@ -32,6 +33,9 @@ DECODE = 5
 
 SLOTS = 64
 """Slots of each kind; the requests of one model need about a third of them."""
+
+EVENTS = 1 << 20
+"""Events on state words that a trace keeps: many times as many as there are."""
 
 REPLAY_ERROR_MAX = 1e-4
 """A complete replay is right to about 1e-6 in float32; one that starts a row too late is off by 1e-4 and more."""
@@ -64,11 +68,12 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A cast with its requests, and the cold reference of each."""
+    """A cast with its requests, and the cold reference of each; ``events`` records what its managers do."""
 
     cast: Cast
     requests: tuple[Request, ...]
     cold: tuple[Trace, ...]
+    events: EventTrace | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +93,7 @@ def make_cast(name: str) -> Cast:
     return Cast(name, model, profile, TransformersAdapter(profile, model))
 
 
-def set_stage(name: str, tell: Tell) -> Stage:
+def set_stage(name: str, tell: Tell, events: EventTrace | None = None) -> Stage:
     """Build a model and run every request cold."""
     tell(f"{name}: building the model")
     cast = make_cast(name)
@@ -97,11 +102,16 @@ def set_stage(name: str, tell: Tell) -> Stage:
     for request in asked:
         tell(f"{name}: cold run of '{request.name}', {len(request.tokens)} tokens")
         cold.append(cast.cold_run(request.tokens))
-    return Stage(cast, asked, tuple(cold))
+    return Stage(cast, asked, tuple(cold), events)
 
 
 def make_manager(
-    profile: Profile, *, window: WindowPolicy | None = None, store: Store | None = None, backend: Backend | None = None
+    profile: Profile,
+    *,
+    window: WindowPolicy | None = None,
+    store: Store | None = None,
+    backend: Backend | None = None,
+    events: EventTrace | None = None,
 ) -> Manager:
     """A manager with room for the demo's requests, over NumPy's kernels."""
     return Manager(
@@ -112,14 +122,15 @@ def make_manager(
         clock=itertools.count(1).__next__,
         window=window,
         cold=SLOTS,
+        trace=events,
     )
 
 
 @contextmanager
-def open_store(profile: Profile, directory: str) -> Iterator[LocalStore]:
+def open_store(profile: Profile, directory: str, events: EventTrace | None = None) -> Iterator[LocalStore]:
     """The local store of a profile's objects in a directory, closed at the end."""
     layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-    store = LocalStore(directory, Namespace(profile.identity, layouts, f"scores={profile.scores}"))
+    store = LocalStore(directory, Namespace(profile.identity, layouts, f"scores={profile.scores}"), trace=events)
     try:
         yield store
     finally:
@@ -251,7 +262,7 @@ def window_round(stage: Stage, keep: Literal["checkpoint", "none"], tell: Tell) 
     profile = stage.cast.profile
     steps = 2 * profile.window_slots
     window = WindowPolicy.none() if keep == "none" else WindowPolicy.checkpoint(steps * profile.granule)
-    manager = make_manager(profile, window=window)
+    manager = make_manager(profile, window=window, events=stage.events)
     publish_all(stage, manager, tell)
     if keep == "none":
         served = read_all(stage, manager, tell, "without windows")

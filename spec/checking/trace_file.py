@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 FORMAT = 1
-_SEAL = re.compile(r', "crc": "([0-9a-f]{8})"}\Z')
+_SEAL = ', "crc": "', '"}'  # stand around the eight digits that end a line
+_INTEGERS = {int, bool}
 
 
 class Damaged(Exception):
@@ -131,13 +131,12 @@ def read_trace(lines: Iterable[str]) -> Iterator[Entry]:
 
 def _opened(line: str, number: int, check: int) -> tuple[dict[str, Any], int]:
     """A line without its checksum, and the checksum up to here."""
-    seal = _SEAL.search(line)
-    if seal is None:
+    if (line[-20:-10], line[-2:]) != _SEAL:
         what = "is no kvfsm trace" if number == 1 else "breaks off, or is no line of a trace"
         raise Damaged(number, f"the line {what}")
-    text = line[: seal.start()] + "}"
+    text = line[:-20] + "}"
     check = zlib.crc32(text.encode(), check)
-    if check != int(seal[1], 16):
+    if line[-10:-2] != f"{check:08x}":
         raise Damaged(number, "this line or its place was changed after it was recorded: its checksum differs")
     try:
         said = json.loads(text)
@@ -193,11 +192,11 @@ def _column(value: Any, count: int) -> list[int]:
         if len(value) != count:
             raise ValueError(f"{len(value)} values stand beside {count} slots")
         return _numbers(value)
-    return _numbers([value]) * count
+    return [_whole(value)] * count
 
 
 def _numbers(values: Any) -> list[int]:
-    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):  # true and false are ints
+    if not isinstance(values, list) or not {*map(type, values)} <= _INTEGERS:
         raise ValueError(f"{values!r} are no whole numbers")
     return values
 

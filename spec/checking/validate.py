@@ -95,7 +95,7 @@ class _Found(Exception):
 class _Rows:
     """Events of one kind that wait to be judged; a row each."""
 
-    given: list[list[int]]
+    given: dict[str, list[int]]  # in the order of the spec
     calls: list[Call] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # of the slot in its call
     before: list[int] = field(default_factory=list)
@@ -109,8 +109,8 @@ class _Rows:
         self.before += before
         self.after += after
         self.told += told
-        for column, values in zip(self.given, call.given.values(), strict=True):
-            column += values
+        for name, column in self.given.items():
+            column += call.given[name]
 
 
 class _Run:
@@ -205,7 +205,8 @@ class _Run:
         after = before if call.words is None else call.words
         rows = self.waiting.get((pool.machine, call.event))
         if rows is None:
-            rows = self.waiting[pool.machine, call.event] = _Rows([[] for _ in call.given])
+            given: dict[str, list[int]] = {argument.name: [] for argument in replayer.events[call.event].given}
+            rows = self.waiting[pool.machine, call.event] = _Rows(given)
         rows.keep(call, before, after, told)
         for slot, word in zip(call.slots, after, strict=True):
             words[slot] = word
@@ -244,17 +245,17 @@ class _Run:
     # ---- what is checked at once -----------------------------------------------------------------------------------
 
     def _check_slots(self, call: Call, size: int) -> None:
-        for place, slot in enumerate(call.slots):
-            if not 0 <= slot < size:
-                text = f"there is no slot {slot}; slots are 0 to {size - 1}"
-                self._fail(self._illegal(call, place, "bad_slot", text))
+        if call.slots and not 0 <= min(call.slots) <= max(call.slots) < size:
+            place = next(n for n, slot in enumerate(call.slots) if not 0 <= slot < size)
+            text = f"there is no slot {call.slots[place]}; slots are 0 to {size - 1}"
+            self._fail(self._illegal(call, place, "bad_slot", text))
         if len(set(call.slots)) < len(call.slots):
             place = next(n for n, slot in enumerate(call.slots) if slot in call.slots[:n])
             self._fail(self._illegal(call, place, "bad_slot", "one call names the slot twice"))
 
     def _check_given(self, call: Call, machine: Machine, event: Event) -> None:
-        wanted = [argument.name for argument in event.given]
-        if list(call.given) != wanted:
+        if len(call.given) != len(event.given) or any(argument.name not in call.given for argument in event.given):
+            wanted = [argument.name for argument in event.given]
             text = f"'{call.event}' takes {', '.join(wanted) or 'nothing'}, not {', '.join(call.given) or 'nothing'}"
             self._fail(self._illegal(call, None, "bad_arguments", text))
         for argument in event.given:
@@ -301,7 +302,7 @@ class _Run:
         numbers: list[tuple[str, str, _Rows, list[int]]] = []
         for (machine, event), rows in waiting.items():
             replayer = self.validator.replayers[machine]
-            words, cases = replayer.outcomes(event, rows.before, rows.given)
+            words, cases = replayer.outcomes(event, rows.before, tuple(rows.given.values()))
             numbers.append((machine, event, rows, cases))
             refusals = {0: ILLEGAL} | {case.number: case.refuse for case in replayer.machine.event(event).cases}
             expected = [refusals[case] for case in cases]
@@ -335,7 +336,7 @@ class _Run:
         pool = self.header.pools[call.pool]
         replayer = self.validator.replayers[pool.machine]
         machine, event = replayer.machine, replayer.machine.event(call.event)
-        given = {name: values[place] for name, values in call.given.items()}
+        given = {name: call.given[name][place] for name in rows.given}
         (model,), _ = replayer.outcomes(call.event, [before], [[value] for value in given.values()])
         refusal = next((case.refuse for case in event.cases if case.number == number), ILLEGAL)
         state = machine.states[before & (1 << machine.fields[0].bits) - 1].name
