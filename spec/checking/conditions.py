@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..language.bounds import interval, type_of
-from ..language.expressions import BOOL, INT, Arithmetic, Choice, Compare, Expr, Logic, Member, Name, Not, Number, Truth
+from ..language.expressions import (
+    BOOL,
+    INT,
+    Arithmetic,
+    Choice,
+    Compare,
+    Expr,
+    Extreme,
+    Logic,
+    Member,
+    Name,
+    Not,
+    Number,
+    Truth,
+)
 from ..language.interpreter import evaluate
 from ..language.trees import names_in, rewritten
 from .folding import FALSE, TRUE, both, conjuncts, either, folded, negation, number
@@ -82,18 +96,16 @@ class Conditions:
             return both((*(self._bits(word, cube, True) for word, cube in words.items()), *tests))
         match expr:
             case Compare("==" | "!=" as op, Name(name=left), Name(name=right)):
-                if self.layout.spot(left).mask == self.layout.spot(right).mask:
-                    return self._same(self.layout.spot(left), self.layout.spot(right), op)
+                if self.layout.place(left).mask == self.layout.place(right).mask:
+                    return self._same(self.layout.place(left), self.layout.place(right), op)
             case Not(operand):
                 return Not(self._test(operand), NOWHERE)
             case Name(name=name):  # a truth value
-                spot = self.layout.spot(name)
+                spot = self.layout.place(name)
                 return self._bits(spot.word, (spot.mask << spot.shift, spot.mask << spot.shift), True)
         return self._value(expr)
 
-    def _merged(
-        self, values: Mapping[str, frozenset[int]], conjunction: bool
-    ) -> tuple[dict[int, Cube], list[Expr]]:
+    def _merged(self, values: Mapping[str, frozenset[int]], conjunction: bool) -> tuple[dict[int, Cube], list[Expr]]:
         """Tests of single cells as cubes of words, and the tests of those that are no cube.
 
         ``values`` are the values that each cell may have; for a disjunction, those that it must not have.
@@ -101,7 +113,7 @@ class Conditions:
         words: dict[int, Cube] = {}
         tests: list[Expr] = []
         for name, allowed in values.items():
-            spot, high = self.layout.spot(name), self.layout.system.cell(name).high
+            spot, high = self.layout.place(name), self.layout.system.cell(name).high
             if not allowed:
                 tests.append(FALSE if conjunction else TRUE)
                 continue
@@ -146,11 +158,12 @@ class Conditions:
         """An expression with its leaves printed; conditions inside it are tests."""
 
         def inner(part: Expr) -> Expr:
-            return self._test(part) if type_of(part) == BOOL and not isinstance(part, Name | Truth) else self._value(part)
+            leaf = isinstance(part, Name | Truth)
+            return self._test(part) if type_of(part) == BOOL and not leaf else self._value(part)
 
         match expr:
             case Name(name=name, type=type_, high=high):
-                return _text(self._read(self.layout.spot(name)), INT if type_ == BOOL else type_, high)
+                return _text(self._read(self.layout.place(name)), INT if type_ == BOOL else type_, high)
             case Truth(value):
                 return number(int(value))
             case Compare(op, left, right):
@@ -163,16 +176,17 @@ class Conditions:
                 return Choice(self._test(condition), inner(then), inner(otherwise), NOWHERE)
             case Not() | Logic():
                 return self._test(expr)
-            case Number():
-                return expr
-        return type(expr)(expr.op, tuple(map(inner, expr.operands)), NOWHERE)  # type: ignore[union-attr]  # Extreme
+            case Extreme(op, operands):
+                return Extreme(op, tuple(map(inner, operands)), NOWHERE)
+        assert isinstance(expr, Number), expr
+        return expr
 
     # Updates.
 
     def updated(self, command: Command) -> tuple[str, ...]:
         """The words after a command, in states where its guard holds."""
         known = self.known(command.guard)
-        words = [_Word() for _ in range(self.layout.words)]
+        words = [_Word() for _ in range(self.layout.word_count)]
         for name, value in command.updates:
             self._update(words, name, _plain(value), known)
         return tuple(self._written(word, parts, known.words.get(word, (0, 0))) for word, parts in enumerate(words))
@@ -190,7 +204,7 @@ class Conditions:
         return False
 
     def _update(self, words: list[_Word], name: str, value: Expr, known: Known) -> None:
-        spot, cell = self.layout.spot(name), self.layout.system.cell(name)
+        spot, cell = self.layout.place(name), self.layout.system.cell(name)
         word = words[spot.word]
         if isinstance(value, Number | Truth):
             word.cleared |= spot.mask << spot.shift
@@ -202,7 +216,7 @@ class Conditions:
             return
         word.cleared |= spot.mask << spot.shift
         if isinstance(value, Name) and value.high <= cell.high:
-            word.parts.append(self._copied(self.layout.spot(value.name), spot))
+            word.parts.append(self._copied(self.layout.place(value.name), spot))
             return
         is_truth = type_of(value) == BOOL
         printed = self.spelling.render(self._test(value) if is_truth else self._value(value))

@@ -14,7 +14,6 @@ from .exploration import Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
 from .numpy_text import module_text, spelling
-from .system import System
 from .visited import FACTOR, LOAD, Bits, Table
 
 CHUNK_BITS = 16  # states expanded at once
@@ -112,12 +111,15 @@ class Search:
         on_progress: Callable[[Progress], None] | None,
         xp: ModuleType,
         stop_at_first: bool,
+        without_derived: bool = True,
         factor: int = FACTOR,
     ) -> None:
         self.layout, self.system, self.limits, self.symmetry = layout, layout.system, limits, symmetry
         self.on_progress, self.xp, self.stop_at_first, self.factor = on_progress, xp, stop_at_first, factor
+        self.derived_bits = layout.derived_bits if without_derived else 0  # left out of a perfect index
+        self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
         self.code = Code(layout, xp)
-        self.queue = Queue(layout.words, xp, FIRST_STATES)
+        self.queue = Queue(layout.word_count, xp, FIRST_STATES)
         self.visited: Bits | Table
         self.head = self.depth = self.transitions = 0
         self.taken = np.zeros(len(self.system.commands), dtype=np.int64)
@@ -152,14 +154,15 @@ class Search:
 
     def _begin(self) -> None:
         xp = self.xp
-        rows = xp.zeros((1, self.layout.words), dtype=xp.int64)
+        rows = xp.zeros((1, self.layout.word_count), dtype=xp.int64)
         if self.symmetry is not None:
             rows = canonical(self.symmetry, rows, xp)
-        bits = self.layout.index_bits
+        bits = self.index_bits
         small = bits is not None and bits <= SMALL_BITS and (1 << bits >> 3) <= self.limits.bytes // 4
-        if small and bool(self.code.follows(rows).all()):
+        if small:
+            self._check_derived(rows)
             assert bits is not None
-            self.visited = Bits(bits, self.layout.derived_bits, xp)
+            self.visited = Bits(bits, self.derived_bits, xp)
         else:
             self.visited = Table(self.queue, (FIRST_STATES * LOAD).bit_length(), xp, self.factor)
         self.queue.append(rows, xp.zeros(1, dtype=xp.int32))
@@ -208,8 +211,8 @@ class Search:
 
     def _take_in(self, after: Any, origin: Any, first: int) -> None:
         """Append the states among ``after`` that are new."""
-        if isinstance(self.visited, Bits) and self.system.derived and not bool(self.code.follows(after).all()):
-            raise Mismatch
+        if isinstance(self.visited, Bits):
+            self._check_derived(after)
         fresh = self.xp.flatnonzero(self.visited.fresh(after))
         rows, origin = self._once(after[fresh], origin[fresh])
         count = int(rows.shape[0])
@@ -233,12 +236,12 @@ class Search:
         xp = self.xp
         if rows.shape[0] < 2:
             return rows, origin
-        if self.layout.words == 1 and self.layout.bits + CHUNK_BITS < 64:
+        if self.layout.word_count == 1 and self.layout.bits + CHUNK_BITS < 64:
             both = xp.sort(rows[:, 0] << CHUNK_BITS | origin)
             word = both >> CHUNK_BITS
             kept = xp.concatenate((xp.ones(1, dtype=bool), word[1:] != word[:-1]))
             return word[kept].reshape(-1, 1), both[kept] & ((1 << CHUNK_BITS) - 1)
-        columns = [origin, *(rows[:, word] for word in range(self.layout.words))]
+        columns = [origin, *(rows[:, word] for word in range(self.layout.word_count))]
         order = xp.lexsort(xp.stack(columns))
         rows, origin = rows[order], origin[order]
         kept = xp.concatenate((xp.ones(1, dtype=bool), (rows[1:] != rows[:-1]).any(axis=1)))
@@ -249,7 +252,7 @@ class Search:
     def _make_room(self, count: int) -> None:
         queue, limit = self.queue, self.limits.bytes
         needed = queue.size + count
-        bits = self.layout.index_bits
+        bits = self.index_bits
         if isinstance(self.visited, Table) and bits is not None:
             bytes_ = 1 << bits >> 3
             if bytes_ <= needed * WORTH and bytes_ <= limit // 4:
@@ -271,17 +274,20 @@ class Search:
     def _held(self) -> int:
         """Bytes of the queue and of a chunk's buffers, with room for copies."""
         branching = self.transitions / max(self.head, 1) + 1
-        buffers = min(self.queue.size, 1 << CHUNK_BITS) * branching * 8 * (3 * self.layout.words + 5)
+        buffers = min(self.queue.size, 1 << CHUNK_BITS) * branching * 8 * (3 * self.layout.word_count + 5)
         return self.queue.capacity * self.queue.state_bytes + int(buffers)
 
     def _to_bits(self, bits: int) -> None:
         """Leave the table for a bit a state, unless a derived cell does not follow from the others."""
         size = self.queue.size
         for start in range(0, size, 1 << CHUNK_BITS):
-            if not bool(self.code.follows(self.queue.rows[start : min(start + (1 << CHUNK_BITS), size)]).all()):
-                raise Mismatch
-        self.visited = Bits(bits, self.layout.derived_bits, self.xp)
+            self._check_derived(self.queue.rows[start : min(start + (1 << CHUNK_BITS), size)])
+        self.visited = Bits(bits, self.derived_bits, self.xp)
         self._add_all(self.visited)
+
+    def _check_derived(self, rows: Any) -> None:
+        if self.derived_bits and not bool(self.code.follows(rows).all()):
+            raise Mismatch
 
     def _add_all(self, visited: Bits | Table) -> None:
         for start in range(0, self.queue.size, 1 << CHUNK_BITS):
@@ -327,14 +333,30 @@ def _host(array: Any) -> Any:
 
 
 def search(
-    system: System,
     layout: Layout,
     limits: Limits,
     symmetry: Symmetry | None,
     on_progress: Callable[[Progress], None] | None,
     xp: ModuleType,
     stop_at_first: bool,
+    without_derived: bool = True,
     factor: int = FACTOR,
 ) -> Found:
-    """All states of a system; raises ``Mismatch`` where a derived cell is none."""
-    return Search(layout, limits, symmetry, on_progress, xp, stop_at_first, factor).run()
+    """All states of a system.
+
+    Args:
+        layout: of the system.
+        limits: bounds of states and memory.
+        symmetry: which states are alike.
+        on_progress: called now and then.
+        xp: the array module.
+        stop_at_first: end soon after the first violation.
+        without_derived: whether derived cells are left out of a perfect index.
+        factor: of the hash.
+
+    Raises:
+        Mismatch: a derived cell was left out of the index and does not follow from the others.
+
+    """
+    search = Search(layout, limits, symmetry, on_progress, xp, stop_at_first, without_derived, factor)
+    return search.run()

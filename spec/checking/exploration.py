@@ -54,7 +54,6 @@ class Exploration:
     found: Found
     seconds: float
     symmetry: Symmetry | None = None
-    array_module: ModuleType = np
 
     @property
     def states(self) -> int:
@@ -144,17 +143,29 @@ class Exploration:
         """A state found; with symmetry, the one that stands for it."""
         return self.layout.unpack(self.words[index])
 
+    def steps_to(self, index: int) -> list[tuple[int | None, int]]:
+        """A shortest way to a state by the states stored: each one's number, and the command before it.
+
+        The first has no command.
+        """
+        steps = self._steps(index)
+        return [(None, 0), *((int(self.commands[step]), step) for step in steps)]
+
+    def _steps(self, index: int) -> list[int]:
+        steps = []
+        while index != 0:
+            steps.append(index)
+            index = int(self.found.parents[index])
+        return steps[::-1]
+
     def path(self, index: int) -> list[tuple[int, State]]:
         """A shortest run to a state: the number of each command and the state after it.
 
         With symmetry this is a true run, to a state that is like the one stored.
         """
-        steps = [index]
-        while steps[-1] != 0:
-            steps.append(int(self.found.parents[steps[-1]]))
         run: list[tuple[int, State]] = []
         state = self.system.initial
-        for step in reversed(steps[:-1]):
+        for step in self._steps(index):
             number, state = self._step(state, step)
             run.append((number, state))
         return run

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -20,9 +19,9 @@ from .exploration import Exploration, Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
 from .system import System
-from .transitions import transitions_of
+from .transitions import transitions_of, truth_of
 
-__all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of"]
+__all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of", "truth_of"]
 
 ENGINES = ("auto", "numpy", "c")
 
@@ -62,13 +61,14 @@ def explore(
     limits = Limits() if limits is None else limits
     started = time.perf_counter()
 
-    def search(system: System) -> Found:
-        return engine_numpy.search(system, Layout(system), limits, symmetry, on_progress, xp, stop_at_first)
+    def search(without_derived: bool) -> Found:
+        return engine_numpy.search(
+            Layout(system), limits, symmetry, on_progress, xp, stop_at_first, without_derived=without_derived
+        )
 
     try:
-        found = search(system)
+        found = search(without_derived=True)
     except Mismatch:
         # What was declared derived is not, and its claim will be found violated: leave nothing out of the index.
-        system = replace(system, derived=())
-        found = search(system)
+        found = search(without_derived=False)
     return Exploration(system, "numpy", found, time.perf_counter() - started, symmetry)

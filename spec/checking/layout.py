@@ -6,9 +6,10 @@ states sorted as numbers are sorted by it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,10 @@ import numpy.typing as npt
 from .system import State, System
 
 WORD_BITS = 64
-Words = npt.NDArray[np.uint64]  # [n, words]
+Words = npt.NDArray[np.uint64]  # [n, word_count]
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """Bits [``shift``, ``shift`` + width) of a word; ``mask`` is of the width, not shifted."""
 
     word: int
@@ -56,20 +56,20 @@ class Layout:
             shift += cell.bits
             if cell.name in derived:
                 self.derived_bits += cell.bits
-        self.words = word + 1
+        self.word_count = word + 1
         self.bits = word * WORD_BITS + shift  # of a packed state
         self.spots = tuple(spots[place] for place in range(len(system.cells)))  # in the order of the cells
 
     @property
     def index_bits(self) -> int | None:
         """Width of a state without its derived cells, where it is one number: it lies in one word."""
-        return self.bits - self.derived_bits if self.words == 1 else None
+        return self.bits - self.derived_bits if self.word_count == 1 else None
 
     @cached_property
     def _by_name(self) -> dict[str, Spot]:
         return {cell.name: spot for cell, spot in zip(self.system.cells, self.spots, strict=True)}
 
-    def spot(self, name: str) -> Spot:
+    def place(self, name: str) -> Spot:
         """Where the cell of that name lies; KeyError when there is none."""
         return self._by_name[name]
 
@@ -77,11 +77,11 @@ class Layout:
         """States as words.
 
         states   one value a cell, each in the range of its cell
-        returns  uint64 [len(states), words]
+        returns  uint64 [len(states), word_count]
         """
-        packed = np.zeros((len(states), self.words), dtype=np.uint64)
+        packed = np.zeros((len(states), self.word_count), dtype=np.uint64)
         for row, state in enumerate(states):
-            words = [0] * self.words
+            words = [0] * self.word_count
             for value, spot in zip(state, self.spots, strict=True):
                 assert 0 <= value <= spot.mask, (value, spot)
                 words[spot.word] |= int(value) << spot.shift
@@ -89,6 +89,21 @@ class Layout:
         return packed
 
     def unpack(self, row: npt.NDArray[np.uint64]) -> State:
-        """The state of one row of words, uint64 [words]."""
+        """The state of one row of words, uint64 [word_count]."""
         words = [int(word) for word in row]
         return tuple(words[spot.word] >> spot.shift & spot.mask for spot in self.spots)
+
+    def columns(self, words: Any, xp: ModuleType) -> dict[str, Any]:
+        """The values of every cell: uint64 [n] each, of words uint64 [n, word_count]; arrays of ``xp``."""
+        return {
+            cell.name: words[:, spot.word] >> xp.uint64(spot.shift) & xp.uint64(spot.mask)
+            for cell, spot in zip(self.system.cells, self.spots, strict=True)
+        }
+
+    def packed(self, columns: Mapping[str, Any], xp: ModuleType) -> Any:
+        """Words uint64 [n, word_count] of the values of every cell, uint64 [n] each; there is one cell at least."""
+        first = next(iter(columns.values()))
+        words = [xp.zeros(first.shape, dtype=xp.uint64) for _ in range(self.word_count)]
+        for cell, spot in zip(self.system.cells, self.spots, strict=True):
+            words[spot.word] |= columns[cell.name] << xp.uint64(spot.shift)
+        return xp.stack(words, axis=1)

@@ -5,6 +5,10 @@ Words are int64: a pattern with the highest bit set is a negative number, and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from ..language.expressions import Expr
 from ..targets.infix import Leaf
 from ..targets.numpy import render
@@ -50,6 +54,14 @@ def module_text(layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
+def predicate(layout: Layout, expr: Expr) -> Callable[[Any, ModuleType], Any]:
+    """A condition as a function of words, int64 [n, words], and of their array module; bool [n]."""
+    names: dict[str, Any] = {}
+    exec(compile("\n".join(["def holds(words, xp):", *_predicate(layout, expr)]), "<condition>", "exec"), names)
+    function: Callable[[Any, ModuleType], Any] = names["holds"]
+    return function
+
+
 def _predicate(layout: Layout, expr: Expr) -> list[str]:
     test = Conditions(layout, spelling()).condition(expr)
     if isinstance(test, bool):
@@ -58,13 +70,13 @@ def _predicate(layout: Layout, expr: Expr) -> list[str]:
 
 
 def _columns(layout: Layout) -> list[str]:
-    return [f"    s{word} = words[:, {word}]" for word in range(layout.words)]
+    return [f"    s{word} = words[:, {word}]" for word in range(layout.word_count)]
 
 
 def _group(layout: Layout, group: Group) -> list[str]:
     if group.cell is None:
         ((_, commands),) = group.steps
-        return [*(f"    t{word} = s{word}" for word in range(layout.words)), *_commands(layout, commands, 4, None)]
+        return [*(f"    t{word} = s{word}" for word in range(layout.word_count)), *_commands(layout, commands, 4, None)]
     lines = []
     for step, commands in group.steps:
         cell = layout.system.cell(group.cell)
@@ -72,7 +84,7 @@ def _group(layout: Layout, group: Group) -> list[str]:
         lines.append(f"    # {group.cell} == {cell.shown(step)}")
         lines.append(f"    i = xp.flatnonzero({_vector(test)})")
         lines.append("    if i.size:")
-        lines += [f"        t{word} = s{word}[i]" for word in range(layout.words)]
+        lines += [f"        t{word} = s{word}[i]" for word in range(layout.word_count)]
         lines += _commands(layout, commands, 8, "i")
     return lines
 
@@ -91,7 +103,7 @@ def _commands(layout: Layout, commands: tuple[Guarded, ...], indent: int, rows: 
             continue
         lines.append(f"{pad}j = xp.flatnonzero({test})")
         lines.append(f"{pad}if j.size:")
-        lines += [f"{pad}    u{word} = t{word}[j]" for word in range(layout.words)]
+        lines += [f"{pad}    u{word} = t{word}[j]" for word in range(layout.word_count)]
         taken = f"{rows}[j]" if rows else "j"
         lines.append(f"{pad}    found.append(({guarded.number}, {taken}, ({', '.join(some.updated(command))},)))")
     return lines

@@ -1,4 +1,4 @@
-"""The transitions between the states of a search, worked out again when they are wanted: a search does not keep them."""
+"""What a search does not keep, worked out again when it is wanted: transitions, commands, where a condition holds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..language.expressions import Expr
 from .engine_numpy import CHUNK_BITS, Code, canonical
 from .exploration import Exploration, Longs
+from .numpy_text import predicate
 from .visited import LOAD, Table
 
 CHUNK = 1 << CHUNK_BITS
@@ -64,6 +66,16 @@ def commands_of(exploration: Exploration) -> npt.NDArray[np.int32]:
             here = where[(after == targets[where]).all(axis=1)] + start
             here = here[found[here] < 0]
             found[here] = number
+    return found
+
+
+def truth_of(exploration: Exploration, expr: Expr) -> npt.NDArray[np.bool_]:
+    """In which states a condition over cells holds; bool [states]."""
+    test = predicate(exploration.layout, expr)
+    rows = exploration.words.view(np.int64)
+    found = np.empty(len(rows), dtype=bool)
+    for start in range(0, len(rows), CHUNK):
+        found[start : start + CHUNK] = test(rows[start : start + CHUNK], np)
     return found
 
 
