@@ -103,10 +103,10 @@ def _moment(scene: Scene, moment: Moment, picture: Sequence) -> Iterable[str]:
         call = f"{message.event} [{message.slot}]" + (f" ({', '.join(message.args)})" if message.args else "")
         yield f"{actor}->>p_{message.pool}: {'<br/>'.join(escape(line) for line in wrap(call, 40))}"
     if branches:
-        words = "<br/>".join(escape(line) for line in wrap(", ".join(moment.refusals), 40))
-        goes = f"goes on at {moment.refused}" if moment.refused is not None else "waits"
+        words = wrap(", ".join(moment.refusals), 40)
+        goes = f"goes on at {moment.refused.text}" if moment.refused is not None else "waits"
         yield "else refused"
-        yield f"p_{moment.messages[-1].pool}-->>{actor}: {words}<br/>{escape(goes)}"
+        yield f"p_{moment.messages[-1].pool}-->>{actor}: {'<br/>'.join(map(escape, [*words, *wrap(goes, 40)]))}"
         yield "end"
 
 

@@ -48,6 +48,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Where an actor goes on that could not take a step, and what it remembers then."""
+
+    step: str
+    effects: tuple[str, ...]  # "local = value"
+
+    @property
+    def text(self) -> str:
+        """Such as "match, with slot = 0"."""
+        return f"{self.step}, with {', '.join(self.effects)}" if self.effects else self.step
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """One atomic step. ``then`` is the name of a step, or None when the next one follows."""
 
@@ -56,8 +69,8 @@ class Moment:
     when: str | None
     messages: tuple[Message, ...]
     effects: tuple[str, ...]  # "local = value"
-    refused: str | None  # a step, with what is assigned on the way; None: a refused step waits
-    otherwise: str | None  # the same, for a guard that does not hold; None: the step waits until it does
+    refused: Turn | None  # None: a refused step waits
+    otherwise: Turn | None  # for a guard that does not hold; None: the step waits until it does
     then: str | None
     window: Window | None  # that ends with this step
 
@@ -108,7 +121,7 @@ def guard_text(moment: Moment) -> str:
     """What becomes of a step whose guard does not hold."""
     if moment.otherwise is None:
         return f"wait until {moment.when}"
-    return f"if {moment.when}; else go on at {moment.otherwise}"
+    return f"if {moment.when}; else go on at {moment.otherwise.text}"
 
 
 def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
@@ -126,8 +139,8 @@ def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
                 when=render(step.when) if step.when is not None else None,
                 messages=tuple(_message(protocol, fire) for fire in step.fire),
                 effects=_effects(step.do),
-                refused=_branch(program, step.refused),
-                otherwise=_branch(program, step.otherwise),
+                refused=_turn(program, step.refused),
+                otherwise=_turn(program, step.otherwise),
                 then=program.steps[step.then].name if step.then != following else None,
                 window=window,
             )
@@ -137,11 +150,8 @@ def _moments(protocol: Protocol, program: Program) -> tuple[Moment, ...]:
     return tuple(moments)
 
 
-def _branch(program: Program, branch: Branch | None) -> str | None:
-    """Such as "match, with slot = 0"."""
-    if branch is None:
-        return None
-    return ", with ".join(filter(None, (program.steps[branch.then].name, ", ".join(_effects(branch.do)))))
+def _turn(program: Program, branch: Branch | None) -> Turn | None:
+    return Turn(program.steps[branch.then].name, _effects(branch.do)) if branch is not None else None
 
 
 def _effects(do: Iterable[Assignment]) -> tuple[str, ...]:

@@ -127,15 +127,15 @@ class _Page(Canvas):
         """A dashed arrow back: which words, and where the actor goes on."""
         self.y += 22
         start = max(self.x(message.pool) for message in moment.messages)
-        goes = f"goes on at {moment.refused}" if moment.refused is not None else "waits"
+        goes = f"goes on at {moment.refused.step}" if moment.refused is not None else "waits"
         nothing = ", nothing of the step is done" if len(moment.messages) > 1 else ""
         head = f"refused{nothing}: {goes}"
         chars = max(40, (start - _ACTOR_X) // 6)
-        first, *rest = textwrap.wrap(head, chars)
-        self.halo(_ACTOR_X + 14, self.y - 4, first, "back")
+        effects = moment.refused.effects if moment.refused is not None else ()
+        self.halo(_ACTOR_X + 14, self.y - 4, head, "back")
         look = 'stroke-dasharray="5 3" marker-end="url(#back)"'
         self.shapes.append(self.line(start, self.y, _ACTOR_X + 6, self.y, "#B84A00", look))
-        for line in rest:
+        for line in textwrap.wrap(f"with {', '.join(effects)}" if effects else "", chars):
             self.y += _LINE - 1
             self.halo(_ACTOR_X + 14, self.y, line, "back")
         for line in textwrap.wrap(", ".join(moment.refusals), chars):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
@@ -19,12 +18,18 @@ def repository_files(*folders: str) -> list[Path]:
     return [Path(line) for line in listed.splitlines() if (REPO / line).exists()]
 
 
+def matches(path: Path, glob: str) -> bool:
+    """As setuptools does it: ``*`` stays within a folder, ``**/`` in front goes through all of them."""
+    last = glob.removeprefix("**/")
+    return path.match(last) and (last != glob or len(path.parts) == len(Path(glob).parts))
+
+
 def not_shipped(paths: list[Path], globs: dict[str, list[str]]) -> list[str]:
     missing = []
     for path in paths:
-        inside = Path(*path.parts[1:]).as_posix()
+        inside = Path(*path.parts[1:])
         patterns = globs[FOLDERS[path.parts[0]]]
-        if path.suffix != ".py" and not any(fnmatch(inside, pattern.replace("**/", "*")) for pattern in patterns):
+        if path.suffix != ".py" and not any(matches(inside, pattern) for pattern in patterns):
             missing.append(str(path))
     return missing
 
@@ -43,6 +48,20 @@ def test_every_data_file_ships() -> None:
 def test_a_planted_data_file_is_seen() -> None:
     stray = Path("runtime/generated/stray.bin")
     assert not_shipped([stray], SETUPTOOLS["package-data"]) == [str(stray)]
+
+
+def test_a_data_file_in_a_folder_without_a_glob_is_seen() -> None:
+    assert matches(Path("protocols/machines/block.yaml"), "protocols/machines/*.yaml")
+    assert not matches(Path("protocols/machines/block.yaml"), "protocols/*.yaml")
+    assert not matches(Path("block.yaml"), "protocols/*.yaml")
+    assert matches(Path("README.md"), "**/README.md") and matches(Path("models/README.md"), "**/README.md")
+
+
+def test_globs_match_files_only() -> None:
+    for package, globs in SETUPTOOLS["package-data"].items():
+        folder = REPO / SETUPTOOLS["package-dir"][package]
+        found = [path for glob in globs for path in folder.glob(glob)]
+        assert [path for path in found if not path.is_file()] == []
 
 
 def test_no_other_top_level_folder() -> None:

@@ -117,7 +117,7 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
         "stands on the left, with an index of its own; the right side reads no derived field, and names no other index "
         "and no actor outside of a count.",
         "derived: [block.pins]\n"
-        "always: {leases: {that: \"block[i].pins <= 2\"}}    # wrong\n"
-        "always: {leases: {that: \"block[i].pins == count(reader, reader.slot == i)\"}}    # right",
+        'always: {leases: {that: "block[i].pins <= 2"}}    # wrong\n'
+        'always: {leases: {that: "block[i].pins == count(reader, reader.slot == i)"}}    # right',
     ),
 }

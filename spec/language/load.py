@@ -62,12 +62,14 @@ class Loaded:
         return self.spec
 
 
-def load_spec(directory: Path | None = None) -> Loaded:
+def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, int]] | None = None) -> Loaded:
     """Read and check a spec: ``vocabulary.yaml``, ``objects/``, ``protocols/``, ``models/``. None: the shipped one.
 
     ``protocols/machines/`` holds machines that only protocols use.
     Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
+    ``bounds`` are sizes in place of those that a protocol's file gives: protocol -> name of a bound -> value.
     """
+    sizes = bounds or {}
     root = Path(str(files("kvfsm.spec"))) if directory is None else directory
     shown = "spec" if directory is None else directory.as_posix()
     problems = Problems()
@@ -93,7 +95,14 @@ def load_spec(directory: Path | None = None) -> Loaded:
         check_vocabulary(vocabulary, machines, others, problems)
     with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
-        read_protocol(path, f"{shown}/protocols/{path.name}", vocabulary, (*machines, *others), problems)
+        read_protocol(
+            path,
+            f"{shown}/protocols/{path.name}",
+            vocabulary,
+            (*machines, *others),
+            problems,
+            sizes.get(path.stem),
+        )
         for path in _files(root, "protocols", shown, problems)
     ]
     profiles = [

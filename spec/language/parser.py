@@ -474,7 +474,7 @@ class _Resolver:
         if codes:
             fix = closest(raw.text, (*codes, *self.scope.names), f"use a value of '{expected}' or a name")
             return self._problem("E204", raw, f"{self.what} reads '{raw.text}', which is no value of '{expected}'", fix)
-        fix = closest(raw.text, self.scope.names, f"use a name of '{self.scope.owner}'")
+        fix = closest(raw.text, (*self.scope.names, *self.indexes), f"use a name of '{self.scope.owner}'")
         fix = self.scope.elsewhere.get(raw.text, fix)
         return self._problem(
             "E204", raw, f"{self.what} reads '{raw.text}', which '{self.scope.owner}' does not have", fix

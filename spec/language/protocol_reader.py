@@ -608,8 +608,9 @@ class _Reader:
                 continue
             claim = next((claim for claim in properties if _defines(claim, word.text, derived)), None)
             if claim is None:
-                text = f"no 'always' says what '{word.text}' is equal to in terms of what is not derived"
-                fix = f"claim '{word.text.replace('.', '[i].')} == ...', whose right side ranges over i alone"
+                text = f"no 'always' says what '{word.text}' is equal to"
+                name = word.text.replace(".", "[i].")
+                fix = f"claim {name} == ..., of nothing derived, no index but i, and no actor outside of a count"
                 self.problems.add("E421", word.at, text, fix)
                 continue
             found[word.text] = claim.name

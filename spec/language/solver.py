@@ -165,7 +165,7 @@ def _z3(
     for name, top in highs.items():
         solver.add(names[name] >= 0, names[name] <= top)
     for condition in conditions:
-        solver.add(_to_z3(condition, {**names, **given}, z3))
+        solver.add(to_z3(condition, {**names, **given}, z3))
     found = solver.check()
     if found == z3.unknown:
         raise _WrongWayError("z3 does not know")
@@ -175,11 +175,11 @@ def _z3(
     return {name: model.eval(variable, model_completion=True).as_long() for name, variable in names.items()}
 
 
-def _to_z3(expr: Expr, names: Mapping[str, Any], z3: Any) -> Any:
-    """The expression in Z3; truth values of names are numbers there."""
+def to_z3(expr: Expr, names: Mapping[str, Any], z3: Any) -> Any:
+    """The expression in Z3, the module that is handed; ``names`` are whole numbers there, truth values 0 and 1."""
 
     def of(part: Expr) -> Any:
-        return _to_z3(part, names, z3)
+        return to_z3(part, names, z3)
 
     match expr:
         case Number(value=value) | Bound(value=value) | Value(code=value):

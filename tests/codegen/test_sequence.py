@@ -28,7 +28,7 @@ def test_the_window_lies_between_match_and_acquire(spec: Spec) -> None:
     assert acquire.window is not None
     assert acquire.window.checked == ("match",)
     assert acquire.window.pools == ("kv", "index", "tail", "window")
-    assert acquire.refused == "forget"
+    assert acquire.refused is not None and acquire.refused.text == "forget"
     assert "stale" in acquire.refusals
 
 

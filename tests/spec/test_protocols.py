@@ -24,6 +24,7 @@ STATES = {
     "reset": 30872,
     "rollback": 560,
     "store": 6712,
+    "toctou": 30192,
 }
 
 
@@ -94,7 +95,8 @@ def test_a_walk_that_is_too_large_says_so() -> None:
 def reread(name: str, **bounds: int) -> tuple[Protocol | None, Problems]:
     problems = Problems()
     path = spec().root / "protocols" / f"{name}.yaml"
-    return read_protocol(path, path.name, spec().vocabulary, spec().machines, problems, bounds), problems
+    machines = (*spec().machines, *spec().protocol_machines)
+    return read_protocol(path, path.name, spec().vocabulary, machines, problems, bounds), problems
 
 
 def test_bounds_can_be_changed() -> None:
@@ -109,6 +111,23 @@ def test_a_bound_that_is_not_declared_cannot_be_changed() -> None:
     assert protocol is None
     assert [problem.code for problem in problems] == ["E401"]
     assert "(closest: readers)" in problems.found[0].fix
+
+
+def test_the_race_alone_has_the_states_that_it_has_elsewhere() -> None:
+    """Counted by other programs as well: transitions are enabled (copy, step, choices)."""
+    found = walked("toctou")
+    depth: dict[tuple[int, ...], int] = {}
+    for state, parent in found.parents.items():
+        depth[state] = depth[parent[0]] + 1 if parent is not None else 0
+    assert (found.states, found.transitions, max(depth.values())) == (30_192, 120_640, 32)
+
+
+def test_a_pin_that_does_not_look_again_is_found_in_five_steps() -> None:
+    protocol = spec().protocol("toctou")
+    mutant = next(mutant for mutant in protocol.mutants if mutant.name == "unchecked_pin")
+    found = walk(protocol, dict(mutant.faulty), stop=True)
+    (state,) = found.violated.values()
+    assert [step.split(".")[1] for step in found.story(state)] == ["take", "match", "evict", "pin", "read"]
 
 
 def test_narrowed_fields_carry_their_bounds_into_guards() -> None:

@@ -16,7 +16,12 @@ from kvfsm.spec.language.source import List, Mapping, Node, Scalar, read_yaml
 from .bad_specs import shipped as shipped_spec
 
 REPO = Path(__file__).parent.parent.parent
-FOLDERS = {"machine": "spec/objects", "protocol": "spec/protocols", "profile": "spec/models"}
+FOLDERS = {
+    "machine": ("spec/objects", "spec/protocols/machines"),
+    "vocabulary": ("spec",),
+    "protocol": ("spec/protocols",),
+    "profile": ("spec/models",),
+}
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:
@@ -27,8 +32,8 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 def shipped(name: str) -> dict[str, Any]:
     """File name -> content, as a reader of YAML 1.2 (which editors use) sees it."""
-    folder = REPO / FOLDERS.get(name, "spec")
-    return {path.name: plain(read_yaml(path, path.name, Problems())) for path in sorted(folder.glob("*.yaml"))}
+    paths = [path for folder in FOLDERS[name] for path in sorted((REPO / folder).glob("*.yaml"))]
+    return {path.name: plain(read_yaml(path, path.name, Problems())) for path in paths}
 
 
 def plain(node: Node | None) -> Any:
