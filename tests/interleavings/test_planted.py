@@ -1,159 +1,89 @@
-"""Negative controls: races planted in a subclass, each of which some schedule shows."""
+"""Negative controls: each race planted in the runtime is found by going through all schedules, for its own reason."""
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
-import numpy as np
 import pytest
 
-from kvfsm.runtime.lease import Lease, Receipt
 from kvfsm.runtime.manager import Manager
 
-from .operations import OPERATIONS, take_aborted
-from .runs import every
-from .scheduler import Scheduler
-from .world import A, World, quiet
+from . import planted
+from .exploring import wrong
+from .runs import Scenario, every
+from .scheduler import preemptions
+from .shortest import as_test, needed, shortest, story
+from .world import WITH_BLOCKS, Setting
+
+# where a race is planted, and the beginning, operations and store with which it shows; what it is told by; and the
+# number of schedules until it was
+PLANTED = {
+    planted.AcquiresUnchecked: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 7),
+    planted.PinsAnyGeneration: ("p", ("read p", "take q"), "split", "after acquire: bytes of compressed_kv", 7),
+    planted.ReleasesUnlocked: ("p", ("read p", "read p"), "split", "pins, leases account for", 3),
+    planted.EvictsByEarlierPins: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 22),
+    planted.PublishesEarly: ("empty", ("fill p", "read p"), "none", "before release: bytes of compressed_kv", 2),
+    planted.StoresUnheld: ("empty", ("fill p", "take q"), "split", "from the store: bytes of compressed_kv", 9),
+    planted.StoresLate: ("empty", ("fill q", "reset"), "split", "from the store: granule 0 is found, and was", 4),
+    planted.ResetsInTwoSteps: ("p stored", ("load p", "reset"), "split", "afterwards: granule 0 is found, and was", 6),
+    planted.CompletesOfAnyEpoch: (
+        "p stored", ("load p", "reset"), "split", "afterwards: granule 0 is found, and was", 7,
+    ),
+    planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 80),
+    planted.ParksNothing: ("p", ("read p, park", "take q"), "split", "on the device: bytes of compressed_kv", 2),
+    planted.ForgetsLoss: ("p packed lossy", ("pack p", "expand p"), "split", "expanded: lossy bytes of granule 0", 2),
+    planted.PacksOpenly: ("p", ("read p", "pack p, take q"), "split", "before release: bytes of compressed_kv", 15),
+    planted.PacksBlindly: ("p", ("pack p", "expire p end"), "split", "index: I4", 2),
+    planted.PacksAllOrNothing: ("p", ("pack p", "expire p end"), "split", "known slots that are free", 2),
+}  # fmt: skip
 
 
-class AcquiresUnchecked(Manager):
-    """Reads the slots that the match saw, whatever is in them now, and pins nothing."""
+@pytest.mark.parametrize("make", PLANTED, ids=lambda make: make.__name__)
+def test_a_planted_race_is_found_for_its_own_reason(make: type[Manager]) -> None:
+    begin, names, store, reason, count = PLANTED[make]
+    setting = Setting(WITH_BLOCKS, store=store, make=make)
+    first = Scenario(begin, names, setting).run(())
+    assert first.wrong == (), "one operation after the other goes well"
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.seen: dict[int, tuple[Any, Any]] = {}
+    def told(wrong: tuple[str, ...]) -> bool:
+        return any(reason in text for text in wrong)
 
-    def match(self, keys: Any, *given: Any, **named: Any) -> Any:
-        answer = super().match(keys, *given, **named)
-        boundary = answer.now // self.profile.granule
-        spot = self.core.index.locate(keys.digests, boundary)
-        if answer.now and spot.at == boundary:
-            self.seen[id(answer)] = spot, {kind: self.core.slots_at(kind, spot, boundary) for kind in self.core.kinds}
-        return answer
-
-    def acquire(self, answer: Any, *, owner: str = "") -> Any:
-        spot, slots = self.seen[id(answer)]
-        with self.lock:
-            receipt = Receipt(next(self._numbers), owner, {}, {}, spot.segment, spot.at)
-            lease = Lease(self, receipt.lease_id, owner, answer.now, True, None, slots)
-            self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
-        return lease
+    found = every(begin, names, setting, until=told)
+    assert told(found.wrong), found
+    assert found.schedules == count
+    least = shortest(Scenario(begin, names, setting), found, until=told)
+    print(f"{found}\n{story(least)}")
+    assert told(least.wrong)
+    assert preemptions(least.steps) <= 2
 
 
-class EvictsPinned(Manager):
-    """Eviction that takes leased slots, and gives them to others."""
-
-    def evict(self, kind: str, count: int) -> int:
-        table = self.core.pools[kind].table
-        pins = table.LAYOUT.field("pins")
-        table.words[:] &= table.words.dtype.type(~(pins.mask << pins.shift) % 2**64)
-        return super().evict(kind, count)
+CONTROLS = sorted({(begin, names, store) for begin, names, store, *_ in PLANTED.values()})
 
 
-class PublishesEarly(Manager):
-    """Makes a fill visible before its last bytes are there."""
-
-    def publish(self, fill: Any) -> None:
-        arena = self.core.pools["compressed_kv"].arena.bytes
-        slots = fill.slots["compressed_kv"]
-        whole = arena[slots]
-        arena[slots] = 0
-        super().publish(fill)
-        self.backend.scatter(arena, slots, whole)
+@pytest.mark.parametrize(
+    ("begin", "names", "store"),
+    [pytest.param(*one, marks=[pytest.mark.long] if "abort, take q" in one[1] else []) for one in CONTROLS],
+)
+def test_without_the_plant_every_schedule_goes_well(begin: str, names: tuple[str, str], store: str) -> None:
+    explored = every(begin, names, Setting(WITH_BLOCKS, store=store))
+    assert (explored.complete, explored.wrong) == (True, ())
 
 
-class ForgetsLoss(Manager):
-    """Answers exact whatever the bytes went through."""
-
-    def _lease(self, receipt: Any, answer: Any, lossy: bool) -> Any:
-        return super()._lease(receipt, answer, False)
-
-
-class PacksOpenly(Manager):
-    """Packs without the exclusive mark: readers come in, and the slots are freed under them."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        pool, packer = self.core.pools["compressed_kv"], self._packer
-        must, pins = pool.must, pool.table.LAYOUT.field("pins")
-
-        def marked_late(event: str, slots: Any, layer: str, /, **named: Any) -> None:
-            if event == "compress_begin":
-                return
-            if event == "compress_done":
-                pool.table.words[slots] &= pool.table.words.dtype.type(~(pins.mask << pins.shift) % 2**64)
-                must("compress_begin", slots, layer, expected=named["expected"])
-            must(event, slots, layer, **named)
-
-        pool.must = marked_late  # type: ignore[method-assign]
-        packer._set_ready = lambda n, segment, ready: None  # type: ignore[method-assign]
-
-
-class PacksBlindly(Manager):
-    """Takes for granted that the index holds nothing of what was packed when the packing ends."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        nothing = lambda n, spot, low, source: np.zeros(len(source), np.bool_)  # noqa: E731
-        self._packer._still_held = nothing  # type: ignore[method-assign]
-
-
-PLANTED = [
-    (AcquiresUnchecked, "p", ("read p", "take q")),
-    (EvictsPinned, "p", ("read p", "take q")),
-    (PublishesEarly, "empty", ("fill p", "read p")),
-    (ForgetsLoss, "p packed lossy", ("expand p", "read p")),
-    (PacksOpenly, "p", ("read p", "pack p, take q")),
-    (PacksBlindly, "p", ("pack p", "read p")),
-]
-
-
-@pytest.mark.parametrize(("make", "begin", "names"), PLANTED, ids=[made.__name__ for made, *_ in PLANTED])
-def test_a_planted_race_is_found(make: type[Manager], begin: str, names: tuple[str, str]) -> None:
-    choices, wrong, count = every(begin, names, 2, most=300, make=make)
-    print(f"{wrong[:1]} after {count} schedules: {choices}")
-    assert wrong != []
-    assert every(begin, names, 2, most=count)[1] == []
-
-
-def test_a_load_whose_slots_are_freed_before_it_has_stopped_is_found() -> None:
-    found, wrong, count = every("p packed", ("expand p", take_aborted), 2, most=600)
-    print(f"{wrong[:1]} after {count} schedules: {found}")
-    assert any("not its own" in text for text in wrong)
-
-
-class PacksAllOrNothing(Manager):
-    """Frees every source of a packing, though the index still holds those that did not expire meanwhile."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        still_held = self._packer._still_held
-
-        def all_or_nothing(n: int, spot: Any, low: int, source: Any) -> Any:
-            found = still_held(n, spot, low, source)
-            return found if found.all() else np.zeros_like(found)
-
-        self._packer._still_held = all_or_nothing  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("make", [Manager, PacksAllOrNothing])
-def test_another_prompts_bytes_show_in_a_freed_slot_that_the_index_keeps(make: type[Manager]) -> None:
-    """The audit after the next reset is clean: only a reader that knows its bytes can tell."""
-    scheduler = Scheduler([0, 0, 0, 0, 1, 1, 1, 0, 0])  # the expiry comes while the bytes are packed
-    world = World(scheduler, 6, make=make)
-    manager, other = world.manager, world.manager.keys(np.arange(A + 1))
-    world.fill(world.p, 0, 3)
-
-    def expire() -> None:
-        manager.expire(world.p, 1)
-
-    def reuse() -> None:
-        world.fill(other, 0, 1)
-        world.fill(world.q, 1, 3)
-        world.read(world.q)
-
-    errors = scheduler.run([quiet(OPERATIONS["pack p"], world), expire, reuse])
-    manager.reset()
-    assert (errors, manager.audit().violations) == ([], ())
-    assert bool(world.wrong) == (make is PacksAllOrNothing), world.wrong
+def test_a_failure_prints_a_test_that_replays_it() -> None:
+    begin, names, store, _, _ = PLANTED[planted.StoresUnheld]
+    setting = Setting(WITH_BLOCKS, store=store, make=planted.StoresUnheld)
+    found = every(begin, names, setting, until=wrong)
+    least = shortest(Scenario(begin, names, setting), found)
+    again = Scenario(begin, names, setting).run(needed(least.steps))
+    assert (again.wrong, again.final) == (least.wrong, least.final)
+    text = as_test("what_is_stored_is_held", begin, names, setting, least)
+    print(text)
+    named: dict[str, object] = {"__name__": f"{__package__}.printed", "__package__": __package__}
+    exec(compile(text, "printed", "exec"), named)
+    test = named["test_what_is_stored_is_held"]
+    assert callable(test)
+    with pytest.raises(AssertionError, match="bytes of compressed_kv"):
+        test()
+    mended = text.replace("make=StoresUnheld", "make=Manager").replace("from .planted", "from kvfsm.runtime.manager")
+    exec(compile(mended.replace("import StoresUnheld", "import Manager"), "mended", "exec"), named)
+    mended_test = named["test_what_is_stored_is_held"]
+    assert callable(mended_test)
+    mended_test()

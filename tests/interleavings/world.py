@@ -7,7 +7,8 @@ acquired.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,142 +20,114 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.store import EpochEnded, Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.store import StoreError
 
-from .scheduler import CoopLock, Scheduler
+from .doubles import SplitBackend, SplitLocalStore, SplitStore
+from .scheduler import CoopLock, Pick, Scheduler
+from .snapshot import snapshot
+from .watching import GUARDS, watch
 
-PROFILE = PROFILES["tiny_deepseek_v4"]
-A = PROFILE.granule
+WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND = "tiny_deepseek_v4", "tiny_gpt_oss", "tiny_llama"
 PAGED = ("compressed_kv", "indexer_state")
-KV = PROFILE.layouts["compressed_kv"]
 
 
-class SplitBackend(NumpyBackend):
-    """Copies in two halves around a switch point, so that a torn copy shows."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a world is made of.
 
-    def __init__(self, scheduler: Scheduler, failing: bool = False) -> None:
-        self._switch, self.failing = scheduler.switch, failing
+    Attributes:
+        profile: the served model.
+        slots: of each kind.
+        cold: slots for packed copies.
+        store: ``split`` in memory, ``local`` on disk, or ``none``.
+        make: makes the manager; a planted race is a subclass.
+        lock: makes the manager's lock.
+        blind: first words of resources that the scheduler is not told of, to plant a wrong claim of independence.
+    """
 
-    def gather(self, arena: Any, slots: Any) -> Any:
-        data, half = np.empty((len(slots), *arena.shape[1:]), np.uint8), len(slots) // 2
-        data[:half] = arena[slots[:half]]
-        self._switch()
-        data[half:] = arena[slots[half:]]
-        return data
-
-    def scatter(self, arena: Any, slots: Any, data: Any) -> None:
-        half = arena.shape[-1] // 2
-        arena[slots, ..., :half] = data[..., :half]
-        self._switch()
-        arena[slots, ..., half:] = data[..., half:]
-
-    def pack(self, layout: Any, data: Any, lossy: bool = False) -> list[bytes]:
-        self._switch()
-        if self.failing:
-            raise OSError("the copy engine failed")
-        return super().pack(layout, data, lossy)
-
-    def expand(self, layout: Any, packed: list[bytes]) -> Any:
-        self._switch()
-        return super().expand(layout, packed)
-
-
-class SplitStore:
-    """A dictionary whose puts and gets copy in two halves; late puts of an ended epoch are refused."""
-
-    def __init__(self, scheduler: Scheduler, failing: bool = False) -> None:
-        self._switch, self.failing = scheduler.switch, failing
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any], int]] = {}
-        self.epoch = 1
-        self.stale: list[str] = []
-
-    def contains(self, ids: Sequence[ObjectId]) -> Any:
-        self._switch()
-        return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)], at_epoch=at_epoch)
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        made = self.epoch if at_epoch is None else at_epoch
-        for item in items:
-            half = len(item.payload) // 2
-            first = bytes(item.payload[:half])
-            if item is items[0]:
-                self._switch()
-            payload = first + bytes(item.payload[half:])
-            if made != self.epoch:
-                raise EpochEnded("late")
-            self.objects[item.id] = (payload, dict(item.meta), made)
-        return len(items)
-
-    def get(self, id: ObjectId, into: Any) -> Found:
-        if self.failing or id not in self.objects:
-            return Found(Verdict.MISS)
-        payload, meta, _ = self.objects[id]
-        data, half = np.frombuffer(payload, np.uint8), len(payload) // 2
-        into[:half] = data[:half]
-        self._switch()
-        into[half:] = data[half:]
-        return Found(Verdict.OK, meta, len(payload))
-
-    def reset(self) -> int:
-        self.objects.clear()
-        self.epoch += 1
-        return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
+    profile: str = WITH_ALL_KINDS
+    slots: int = 6
+    cold: int = 6
+    store: str = "split"
+    make: type[Manager] = Manager
+    lock: Callable[[Scheduler], CoopLock] = lambda scheduler: CoopLock(scheduler, "manager", GUARDS)
+    blind: frozenset[str] = frozenset()
 
 
 @cache
-def pattern(digest: bytes, kind: str) -> Any:
+def pattern(profile: str, digest: bytes, kind: str) -> Any:
     """A slot's bytes for the prefix that ends with a digest; small bytes, so that floats are finite."""
     chance = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    return chance.integers(1, 0x40, PROFILE.layouts[kind].slot_bytes, np.uint8)
+    return chance.integers(1, 0x40, PROFILES[profile].layouts[kind].slot_bytes, np.uint8)
 
 
 @cache
-def rounded(digest: bytes) -> Any:
+def rounded(profile: str, digest: bytes) -> Any:
     """The same after a lossy packing."""
-    backend = NumpyBackend()
-    return backend.expand(KV, backend.pack(KV, pattern(digest, "compressed_kv")[None], True))[0]
+    backend, layout = NumpyBackend(), PROFILES[profile].layouts["compressed_kv"]
+    return backend.expand(layout, backend.pack(layout, pattern(profile, digest, "compressed_kv")[None], True))[0]
 
 
 @cache
-def _prompts() -> list[np.ndarray[Any, Any]]:
+def _prompts(granule: int) -> list[np.ndarray[Any, Any]]:
     chance = np.random.default_rng(5)
-    trunk = chance.integers(0, 256, A)
-    return [np.concatenate((trunk, chance.integers(0, 256, 2 * A + 1))) for _ in range(2)]
+    trunk = chance.integers(0, 256, granule)
+    return [np.concatenate((trunk, chance.integers(0, 256, 2 * granule + 1))) for _ in range(2)]
 
 
 class World:
-    """One manager and the operations on it.
+    """One manager and the operations on it."""
 
-    Args:
-        scheduler: of the tasks.
-        slots: of each kind.
-        cold: for packed copies.
-        store: whether there is one.
-        make: makes the manager; a planted race is a subclass.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, slots: int = 6, cold: int = 6, store: bool = True, make: type[Manager] = Manager
-    ) -> None:
-        self.scheduler, self.size, self.cold = scheduler, slots, cold
-        self.backend = SplitBackend(scheduler)
-        self.store = SplitStore(scheduler) if store else None
-        self.manager = make(
-            PROFILE, dict.fromkeys(PROFILE.kinds, slots), self.backend, store=self.store,
-            lock=lambda: CoopLock(scheduler), cold=cold, rows=2,
+    def __init__(self, scheduler: Scheduler, setting: Setting | None = None) -> None:
+        self.scheduler, self.setting = scheduler, setting or Setting()
+        scheduler.blind = self.setting.blind
+        self.profile = PROFILES[self.setting.profile]
+        self.granule = self.profile.granule
+        self.backend = SplitBackend(scheduler, self.touch)
+        self.store: SplitStore | SplitLocalStore | None = None
+        if self.setting.store == "split":
+            self.store = SplitStore(scheduler, self.touch)
+        elif self.setting.store == "local":
+            self.store = SplitLocalStore(scheduler, self.touch, self.profile)
+        self.lock = self.setting.lock(scheduler)
+        self.manager = self.setting.make(
+            self.profile, dict.fromkeys(self.profile.kinds, self.setting.slots), self.backend, store=self.store,
+            lock=lambda: self.lock, cold=self.setting.cold, rows=2,
         )  # fmt: skip
-        self.p, self.q = (self.manager.keys(prompt) for prompt in _prompts())
+        self._spans = [
+            (pool.arena.base, pool.arena.bytes.nbytes, pool.arena.stride, kind)
+            for kind, pool in self.manager.core.pools.items()
+        ]
+        watch(self.manager, scheduler, self.lock, self._gathered)
+        self.p, self.q = (self.manager.keys(prompt) for prompt in _prompts(self.granule))
         self.wrong: list[str] = []
-        self.lossy = False  # whether anything was packed with loss
+        self.told: dict[int, list[str]] = {}  # by task: what its operations came to
+        self.device_reads = True
+        self.published: set[tuple[int, bytes]] = set()  # epoch and prefix; epoch 0: of a live request, which goes on
+
+    # ---- what the scheduler is told ----------------------------------------------------------------------------------
+
+    def touch(self, array: Any, slots: Any, write: bool) -> None:
+        """The running step touches bytes of slots of the arena that ``array`` lies in; None: the slot it lies in."""
+        address = int(np.asarray(array).ctypes.data)
+        for base, size, stride, kind in self._spans:
+            if base <= address < base + size:
+                for slot in [(address - base) // stride] if slots is None else slots.tolist():
+                    self.scheduler.touch(("bytes", kind, slot), write)
+
+    def _gathered(self, kind: str, slots: Any, write: bool) -> None:
+        self.scheduler.switch("write" if write else "gather")
+        for slot in slots.tolist():
+            self.scheduler.touch(("bytes", kind, slot), write)
+
+    def tell(self, what: str) -> None:
+        """Remember what an operation came to."""
+        self.told.setdefault(self.scheduler.number, []).append(what)
+
+    def snapshot(self) -> str:
+        """A digest of all there is."""
+        store = None if self.store is None else self.store.dump()
+        return snapshot(self.manager, store, self.device_reads)
 
     # ---- operations ------------------------------------------------------------------------------------------------
 
@@ -163,45 +136,95 @@ class World:
         manager = self.manager
         fill = manager.reserve(keys, start, stop)
         try:
-            for kind in fill.kinds:
-                for part in PROFILE.layouts[kind].parts:
-                    view = fill.view(kind, part.name, part.layer)
-                    for n, place in enumerate(fill.places[kind].tolist()):
-                        data = pattern(_digest(keys, kind, place), kind)[part.offset : part.end]
-                        view[n] = data.reshape(view[n].shape)
+            for part in range(2):
+                self.scheduler.switch("writes")
+                for kind in fill.kinds:
+                    self.write(keys, kind, fill.places[kind].tolist(), fill.slots[kind], part)
+            self.view(keys, fill)
             if abandon:
                 manager.abandon(fill)
-            else:
-                self.scheduler.switch()
-                manager.publish(fill)
+                return
+            self.published |= {(fill.epoch, keys.digest(place)) for place in range(stop)}
+            manager.publish(fill)
         except Refused:
             manager.abandon(fill)
+            raise
 
-    def read(self, keys: Keys) -> None:
-        """Match, acquire, look, be interrupted, look again, release."""
-        manager = self.manager
-        answer = manager.match(keys)
+    def view(self, keys: Keys, fill: Any) -> None:
+        """Write one part of one layer as a caller does: through a view, which is staged where slots lie unevenly."""
+        kind = fill.kinds[0]
+        part = self.profile.layouts[kind].parts[0]
+        view = fill.view(kind, part.name, part.layer)
+        for n, place in enumerate(fill.places[kind].tolist()):
+            data = pattern(self.setting.profile, self.digest(keys, kind, place), kind)[part.offset : part.end]
+            view[n] = data.reshape(view[n].shape)
+
+    def write(self, keys: Keys, kind: str, places: Sequence[int], slots: Any, part: int) -> None:
+        """Write the first or the second half of some slots' bytes, in one step."""
+        arena = np.asarray(self.manager.core.pools[kind].arena.bytes)
+        half = arena.shape[1] // 2
+        where = slice(half, None) if part else slice(0, half)
+        self.touch(arena, slots, True)
+        for place, slot in zip(places, slots.tolist(), strict=True):
+            arena[slot, where] = pattern(self.setting.profile, self.digest(keys, kind, place), kind)[where]
+
+    def read(self, keys: Keys, *, park: bool = False) -> None:
+        """Match, acquire, look twice, release."""
+        answer = self.manager.match(keys)
+        self.tell(f"{answer.kind.name} {answer.now}")
         if answer.now:
-            lease = manager.acquire(answer)
-            try:
-                self.look(keys, lease, "after acquire")
-                self.scheduler.switch()
-                self.look(keys, lease, "before release")
-            finally:
-                manager.release(lease)
+            self.use(keys, self.manager.acquire(answer), park=park)
+
+    def use(self, keys: Keys, lease: Lease, *, park: bool = False) -> None:
+        """Look twice at what a lease reads, and release it; ``park``: while the device may read still."""
+        try:
+            self.scheduler.switch("reads")
+            self.look(keys, lease, "after acquire")
+            self.scheduler.switch("reads")
+            self.look(keys, lease, "before release")
+        finally:
+            self.manager.release(lease, done=self.device_done if park else None)
+        if park:
+            self.scheduler.visit(("device",), False, "device reads")
+            if self.device_reads:
+                self.look(keys, lease, "on the device")
+
+    def device_done(self) -> bool:
+        """Whether the device has ended its reads; asked while the manager holds its lock."""
+        self.scheduler.visit(("device",), False, "done()")
+        return not self.device_reads
+
+    def device_ends(self) -> None:
+        """The device has ended its reads."""
+        self.scheduler.visit(("device",), True, "device ends")
+        self.device_reads = False
+
+    def read_both(self) -> None:
+        """Acquire what two requests can reuse together, look, release."""
+        answer = self.manager.match_shared([(self.p, None), (self.q, None)])
+        self.tell(f"{answer.kind.name} {answer.now}")
+        if answer.now:
+            for keys, lease in zip((self.p, self.q), self.manager.acquire_all(answer), strict=True):
+                self.use(keys, lease)
 
     def look(self, keys: Keys, lease: Lease, when: str) -> None:
-        """Compare every byte that a lease reads."""
-        boundary = lease.length // A
+        """Compare every byte that a lease reads, in one step."""
+        profile = self.setting.profile
+        self.tell(f"{lease.length} exact {lease.exact}")
         for kind, slots in lease.slots.items():
-            data = self.manager.core.pools[kind].arena.bytes[slots]
-            for row, place in zip(data, range(boundary) if kind in PAGED else [boundary], strict=True):
-                digest = _digest(keys, kind, place)
-                for part in PROFILE.layouts[kind].parts:
-                    found, where = row[part.offset : part.end], slice(part.offset, part.end)
-                    if np.array_equal(found, pattern(digest, kind)[where]):
+            arena = np.asarray(self.manager.core.pools[kind].arena.bytes)
+            self.touch(arena, slots, False)
+            places = self.manager.core.places(kind, lease.length // self.granule).tolist()
+            for row, place in zip(arena[slots], places, strict=True):
+                digest = self.digest(keys, kind, place)
+                own = pattern(profile, digest, kind)
+                if np.array_equal(row, own):
+                    continue
+                for part in self.profile.layouts[kind].parts:
+                    where = slice(part.offset, part.end)
+                    if np.array_equal(row[where], own[where]):
                         continue
-                    if kind == "compressed_kv" and np.array_equal(found, rounded(digest)[where]):
+                    if kind == "compressed_kv" and np.array_equal(row[where], rounded(profile, digest)[where]):
                         if lease.exact:
                             self.wrong.append(f"{when}: lossy bytes of granule {place} answered exact")
                         continue
@@ -221,11 +244,16 @@ class World:
         if answer.plan is not None:
             ticket = self.manager.load_begin(answer.plan)
             ticket.abort()
-            self.scheduler.switch()
+            for kind in self.manager.core.kinds:
+                self.scheduler.switch("late bytes")
+                slots = ticket.all_slots(kind)
+                arena = np.asarray(self.manager.core.pools[kind].arena.bytes)
+                self.touch(arena, slots, True)
+                arena[slots] = 0
             ticket.quiesce()
 
-    def decode(self, keys: Keys, begin: int, end: int, *, reuse: bool = False) -> None:
-        """Admit a row, decode to a boundary, publish, be interrupted, finish."""
+    def decode(self, keys: Keys, begin: int, end: int, *, reuse: bool = False, back: int = 0) -> None:
+        """Admit a row, decode to a boundary (``back``: tokens that are taken back on the way), publish, finish."""
         manager, lease = self.manager, None
         answer = manager.match(keys)
         if reuse and answer.now:
@@ -237,85 +265,122 @@ class World:
                 manager.release(lease)
             raise
         try:
+            if back:
+                for _ in range(back):
+                    manager.requests.step([row])
+                manager.requests.rollback(row, begin)
             while manager.requests.tokens[row] < end:
                 manager.requests.step([row])
-            self.write_row(keys, row, lease.length // A if lease else 0)
+            self.write_row(keys, row, lease.length // self.granule if lease else 0)
+            self.published |= {(0, keys.digest(place)) for place in range(end // self.granule)}
             manager.requests.publish(row, keys)
-            self.scheduler.switch()
         finally:
             manager.requests.finish(row)
 
     def write_row(self, keys: Keys, row: int, start: int) -> None:
         """The bytes that decoding would have left."""
-        requests, stop = self.manager.requests, int(self.manager.requests.tokens[row]) // A
-        for kind in PROFILE.kinds:
-            arena = self.manager.core.pools[kind].arena.bytes
+        requests, stop = self.manager.requests, int(self.manager.requests.tokens[row]) // self.granule
+        self.scheduler.switch("row writes")
+        for kind in self.profile.kinds:
             if kind in PAGED:
-                table = requests.table(kind, [row])[0]
-                for place in range(start, stop):
-                    arena[table[place]] = pattern(_digest(keys, kind, place), kind)
+                places, slots = list(range(start, stop)), requests.table(kind, [row])[0][start:stop]
+            elif kind == "uncompressed_tail":
+                places, slots = [stop], requests._tail[row : row + 1]
+            elif self.profile.window_block is None:
+                places, slots = [stop], requests._ring[row, :1]
             else:
-                slot = requests._tail[row] if kind == "uncompressed_tail" else requests._ring[row, 0]
-                arena[slot] = pattern(_digest(keys, kind, stop), kind)
+                held = requests._ring_block[row] >= 0
+                places, slots = requests._ring_block[row][held].tolist(), requests._ring[row][held]
+            for part in range(2):
+                self.write(keys, kind, places, slots, part)
+
+    def digest(self, keys: Keys, kind: str, place: int) -> bytes:
+        """Digest of the prefix that a slot's bytes name."""
+        if kind in PAGED:
+            return keys.digest(place)
+        block = self.profile.window_block if kind == "swa_window" else None
+        return keys.digest(place - 1 if block is None else place * block // self.granule)
 
     # ---- afterwards ------------------------------------------------------------------------------------------------
 
-    def check(self, errors: Sequence[BaseException]) -> list[str]:
-        """What is wrong after a schedule."""
-        manager, wrong = self.manager, list(self.wrong)
-        wrong += [f"raised {type(error).__name__}: {error}" for error in errors if not isinstance(error, Refused)]
-        wrong += manager.audit().violations
+    def check(self) -> list[str]:
+        """What is wrong in the state that a schedule left."""
+        manager = self.manager
+        wrong = list(manager.audit().violations)
         if wrong:
             return wrong
-        self.wrong = []
+        self.device_reads = False
+        before = len(self.wrong)
+        wrong += self.check_hits("afterwards")
+        wrong += self.check_hits("expanded")
+        for kind in self.profile.kinds:
+            manager.evict(kind, 99)
+        if manager.fills or manager.tickets or manager.receipts or manager.parked:
+            wrong.append("something is open still")
+        for kind, pool in manager.core.pools.items():
+            cold = self.setting.cold if kind == "compressed_kv" else 0
+            if (pool.free, pool.free_cold) != (self.setting.slots, cold):
+                size = self.setting.slots
+                wrong.append(f"{kind}: {pool.free} of {size} and {pool.free_cold} of {cold} slots come back")
+        if self.store is not None:
+            wrong += self.check_hits("from the store")
+            wrong += self.store.stale()
+        return wrong + self.wrong[before:] + list(manager.audit().violations)
+
+    def check_hits(self, when: str) -> list[str]:
+        """Read what can be found of either prompt: its own bytes, published in this epoch.
+
+        ``when``: "afterwards", what lies there; "expanded", what was packed; "from the store", what is loaded.
+        """
+        manager, wrong = self.manager, []
         for keys in (self.p, self.q):
             answer = manager.match(keys)
-            if answer.now:
-                try:
-                    lease = manager.acquire(answer)
-                except Refused as error:
-                    wrong.append(f"a hit of {answer.now} tokens can't be acquired: {error}")
-                    continue
-                self.look(keys, lease, "afterwards")
-                manager.release(lease)
-        wrong += self.wrong
-        if manager.fills or manager.tickets or manager.receipts:
-            wrong.append("something is open still")
-        for kind in PROFILE.kinds:
-            manager.evict(kind, 99)
-            pool = manager.core.pools[kind]
-            cold = self.cold if kind == "compressed_kv" else 0
-            if (pool.free, pool.free_cold) != (self.size, cold):
-                wrong.append(f"{kind}: {pool.free} of {self.size} and {pool.free_cold} of {cold} slots come back")
-        wrong += manager.audit().violations
-        if self.store is not None:
-            epochs = {made for *_, made in self.store.objects.values()} - {self.store.epoch}
-            wrong += [f"the store holds objects of epoch {made}" for made in epochs]
+            if answer.plan is not None and when == "from the store":
+                answer = manager.load(answer.plan)
+            elif answer.plan is not None and answer.plan.expand and when == "expanded":
+                answer = manager.expand(keys)
+            elif when != "afterwards":
+                continue
+            if not answer.now:
+                continue
+            for place in range(answer.now // self.granule):
+                if not {(0, keys.digest(place)), (manager.epoch, keys.digest(place))} & self.published:
+                    wrong.append(f"{when}: granule {place} is found, and was published before the epoch began")
+            try:
+                lease = manager.acquire(answer)
+            except Refused as error:
+                wrong.append(f"a hit of {answer.now} tokens can't be acquired: {error}")
+                continue
+            self.look(keys, lease, when)
+            manager.release(lease)
         return wrong
 
-
-def _digest(keys: Keys, kind: str, place: int) -> bytes:
-    return keys.digest(place if kind in PAGED else place - 1)
+    def close(self) -> None:
+        """Let go of files."""
+        if self.store is not None:
+            self.store.close()
 
 
 Op = Callable[[World], None]
 
 
 def quiet(op: Op, world: World) -> Callable[[], None]:
-    """An operation that may be refused, or hit a failing copy engine."""
+    """An operation that may be refused, or hit a failing copy engine or store."""
 
     def work() -> None:
         try:
             op(world)
-        except (Refused, OSError):  # the second is the failure of a copy engine that is made to fail
-            return
+        except Refused as refused:
+            world.tell(f"refused: {refused.refusal.name}")
+        except (OSError, StoreError) as failure:  # of a copy engine or a store that is made to fail
+            world.tell(f"failed: {failure}")
 
     return work
 
 
-def seeded(seed: int, calm: float = 0.7) -> Callable[[tuple[int, ...], int | None], int]:
+def seeded(seed: int, calm: float = 0.7) -> Pick:
     """Chooses by a seed, going on with the same task mostly."""
     chance = random.Random(seed)
-    return lambda runnable, before: (
+    return lambda scheduler, runnable, before: (
         before if before is not None and before in runnable and chance.random() < calm else chance.choice(runnable)
     )

@@ -1,0 +1,43 @@
+"""A digest of everything that a world holds: equal for two schedules exactly when they left the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kvfsm.runtime.manager import Manager
+
+
+def snapshot(manager: Manager, *also: Any) -> str:
+    """Words, use, free stacks, bytes, index, packed copies, rows and open things, with what is told beside them."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in (*_parts(manager), also):
+        state.update(part if isinstance(part, bytes) else repr(part).encode())
+        state.update(b"\0")
+    return state.hexdigest()
+
+
+def _parts(manager: Manager) -> Iterator[Any]:
+    core = manager.core
+    for kind, pool in core.pools.items():
+        yield pool.table.words.tobytes()
+        yield from (array.tobytes() for array in pool.meta.values())
+        yield from (stack.slots[: stack.top].tobytes() for stack in pool._free)
+        yield np.asarray(pool.arena.bytes).tobytes()
+        yield core.orphans[kind].tolist()
+    yield sorted(_segment(segment) for segment in core.index.below(core.index.root))
+    yield sorted(dict(core.cold_bytes).items())
+    yield core.lossy_slots, manager.epoch, len(manager.parked)
+    yield tuple(dict.__len__(one) for one in (manager.fills, manager.receipts, manager.loader.tickets))
+    yield sorted(map(repr, dict.items(manager.loader._failures)))
+    rows = manager.requests
+    yield rows.active.tolist(), rows.tokens.tolist(), rows._blocks.tolist(), rows._shared.tolist(), rows._lossy.tolist()
+
+
+def _segment(segment: Any) -> tuple[Any, ...]:
+    trails = [() if held is None else tuple(one.tolist() for one in held.everything()) for held in segment.trails]
+    paged = [slots[:live].tolist() for slots, live in zip(segment.slots, segment.live, strict=True)]
+    return bytes(segment.digests), segment.base, segment.live, segment.ready, paged, trails
