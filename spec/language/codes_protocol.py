@@ -120,4 +120,10 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
         'always: {leases: {that: "block[i].pins <= 2"}}    # wrong\n'
         'always: {leases: {that: "block[i].pins == count(reader, reader.slot == i)"}}    # right',
     ),
+    "E422": CodeInfo(
+        "a protocol too large to explore",
+        "`kvfsm check` looks at every state, and ended at its bound of memory or states before it had. What it had not "
+        "decided by then is unknown, which is no pass. States grow fast with every slot, copy and bit.",
+        "bounds: {slots: 9, readers: 9}    # wrong\nbounds: {slots: 2, readers: 2}    # right",
+    ),
 }

@@ -120,6 +120,15 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
     return Loaded(None if problems.found else spec, problems.sorted(), problems.sources)
 
 
+def resized(spec: Spec, name: str, bounds: Mapping[str, int]) -> tuple[Protocol | None, Problems]:
+    """One protocol of a spec, read again with other sizes; None, and the problems, where they are no sizes of it."""
+    shown = spec.protocol(name).path
+    problems = Problems()
+    path = spec.root / "protocols" / f"{name}.yaml"
+    found = read_protocol(path, shown, spec.vocabulary, (*spec.machines, *spec.protocol_machines), problems, bounds)
+    return found, problems
+
+
 def _files(root: Path, folder: str, shown: str, problems: Problems) -> list[Path]:
     """The YAML files of a folder, by name; a file that looks like YAML but would not be read is a problem."""
     for path in sorted((root / folder).glob("*.yml")):

@@ -145,6 +145,7 @@ class Protocol:
     title: str
     about: str
     bounds: tuple[SizeBound, ...]
+    deep: tuple[SizeBound, ...]  # greater values of some of ``bounds``, for a search that may take longer
     instances: tuple[Instance, ...]
     programs: tuple[Program, ...]
     properties: tuple[Property, ...]

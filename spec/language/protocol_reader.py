@@ -105,7 +105,7 @@ class _Reader:
             "a protocol",
             problems,
             required=("protocol", "title", "about", "bounds", "machines", "actors"),
-            optional=("always", "sometimes", "leads_to", "derived", "mutants"),
+            optional=("deep", "always", "sometimes", "leads_to", "derived", "mutants"),
         )
         name = text_of(keys.get("protocol"), "the protocol's name", problems)
         if name is not None and name != stem:
@@ -117,6 +117,7 @@ class _Reader:
         # What rests on a part that holds mistakes is not read, lest one mistake give many messages.
         before = len(problems)
         self.bounds = self._bounds(keys.get("bounds"))
+        deep = self._deep(keys.get("deep"), keys.get("bounds"))
         self._instances(keys.get("machines"))
         if len(problems) > before:
             return None
@@ -138,6 +139,7 @@ class _Reader:
             title=title,
             about=about,
             bounds=tuple(self.bounds.values()),
+            deep=deep,
             instances=tuple(self.instances.values()),
             programs=programs,
             properties=properties,
@@ -164,6 +166,24 @@ class _Reader:
                 at = node.at if node is not None else Place(self.shown, 1, 1)
                 self.problems.add("E401", at, f"there is no bound '{name}' to change", closest(name, found))
         return found
+
+    def _deep(self, node: Node | None, bounds: Node | None) -> tuple[SizeBound, ...]:
+        """Values for `kvfsm check --deep`, each greater than the one that the file gives the bound."""
+        usual = {entry.key.text: entry.value for entry in entries_of(bounds, "the bounds", Problems())}
+        found: dict[str, SizeBound] = {}
+        for entry in entries_of(node, "the deep bounds", self.problems):
+            name = self._name(entry.key, "a bound", found)
+            if name is None:
+                continue
+            if name not in usual:
+                text = f"there is no bound '{name}' to raise"
+                self.problems.add("E401", entry.key.at, text, closest(name, usual, "raise one of"))
+                continue
+            least = number_of(usual[name], f"bound '{name}'", Problems(), 1, _SIZE_MAX) or 0
+            value = number_of(entry.value, f"deep bound '{name}'", self.problems, least + 1, _SIZE_MAX)
+            if value is not None:
+                found[name] = SizeBound(name, value, entry.key.at)
+        return tuple(found.values())
 
     def _unused_bounds(self) -> None:
         for bound in self.bounds.values():

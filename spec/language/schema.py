@@ -137,6 +137,7 @@ def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
         "title": _TEXT,
         "about": _TEXT,
         "bounds": _named({"type": "integer", "minimum": 0}),
+        "deep": _named({"type": "integer", "minimum": 2}),
         "machines": _named(instance, 1),
         "actors": _named(actor, 1),
         **_properties(),
