@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html import escape
 
-from kvfsm.codegen.sequence import Moment, sequence
+from kvfsm.codegen.sequence import Moment, guard_text, sequence
 from kvfsm.codegen.sequence_svg import draw
 from kvfsm.spec.language.load import Spec
 
@@ -28,8 +28,15 @@ def test_the_window_lies_between_match_and_acquire(spec: Spec) -> None:
     assert acquire.window is not None
     assert acquire.window.checked == ("match",)
     assert acquire.window.pools == ("kv", "index", "tail", "window")
-    assert acquire.refused is not None and acquire.refused.text == "forget"
+    assert acquire.refused is not None
+    assert acquire.refused.step == "match"
+    assert acquire.refused.text.startswith("match, with slot = 0, kv_seen = 0, ")
     assert "stale" in acquire.refusals
+
+
+def test_a_guard_says_what_becomes_of_the_step_where_it_fails(spec: Spec) -> None:
+    assert guard_text(moment(spec, "generate", "decoder", "append")).startswith("if tokens < 4; else go on at ")
+    assert guard_text(moment(spec, "evict", "reader", "match")) == "wait until kv[slot].state == resident"
 
 
 def test_a_step_that_checks_and_fires_at_once_opens_no_window(spec: Spec) -> None:

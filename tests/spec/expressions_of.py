@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvfsm.spec.language.expressions import BOOL, INT, Expr
 from kvfsm.spec.language.parser import Owner, Scope, Symbol, parse_expression
 from kvfsm.spec.language.problems import Problems
@@ -31,6 +33,8 @@ SLOTS = Scope(
         "reader": Owner({"at": Symbol("local", "reader.at", 1), "slot": Symbol("local", INT, 1)}, None),
     },
 )
+
+PROPERTIES = replace(SLOTS, names={}, free_index=True, copies={"reader": 2})  # as in the properties of a protocol
 
 
 def parse(text: str, scope: Scope = SCOPE, expected: str | None = None) -> tuple[Expr | None, Problems]:

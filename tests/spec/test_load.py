@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvfsm.codegen.plan import plan_package
 from kvfsm.spec.language.load import FIRST_MACHINES, load_spec
 from kvfsm.spec.language.problems import SpecError, as_json
 
@@ -63,6 +64,69 @@ def test_a_word_that_no_machine_uses_is_found(folder: Path) -> None:
 def test_a_yml_file_is_not_passed_over(folder: Path) -> None:
     (folder / "objects" / "page.yaml").rename(folder / "objects" / "page.yml")
     assert [problem.code for problem in load_spec(folder).problems] == ["E111", "E111"]
+
+
+@pytest.fixture
+def with_block(folder: Path) -> Path:
+    """A folder with a machine that only protocols use, and the words that it needs."""
+    machines = folder / "protocols" / "machines"
+    machines.mkdir(parents=True)
+    shutil.copy(load_spec().required().root / "protocols" / "machines" / "block.yaml", machines)
+    vocabulary = folder / "vocabulary.yaml"
+    vocabulary.write_text(
+        vocabulary.read_text("utf-8").replace("\nrefusals:", "  compressor: compresses\n\nrefusals:"), "utf-8"
+    )
+    return folder
+
+
+def test_machines_of_protocols_stand_apart_from_those_of_objects(with_block: Path) -> None:
+    spec = load_spec(with_block).required()
+    assert [machine.name for machine in spec.machines] == ["page"]
+    assert [machine.name for machine in spec.protocol_machines] == ["block"]
+    assert spec.protocol_machine("block").path.endswith("mine/protocols/machines/block.yaml")
+    with pytest.raises(KeyError):
+        spec.machine("block")
+
+
+def test_nothing_is_generated_from_a_machine_of_protocols(with_block: Path) -> None:
+    texts = plan_package(load_spec(with_block).required(), "mine")
+    assert [path for path, text in texts.items() if "block" in path or "Block" in text] == []
+
+
+def test_a_machine_of_protocols_keeps_the_rules_of_all_machines(with_block: Path) -> None:
+    path = with_block / "protocols" / "machines" / "block.yaml"
+    path.write_text(
+        path.read_text("utf-8").replace(
+            "      - {from: compressing, to: compressed}\n",
+            "      - {from: compressing, when: pins == 0, to: compressed}\n",
+        ),
+        "utf-8",
+    )
+    loaded = load_spec(with_block)
+    assert [problem.code for problem in loaded.problems] == ["E306"]
+    assert loaded.problems[0].place.file.endswith("mine/protocols/machines/block.yaml")
+
+
+def test_a_machine_of_protocols_may_leave_s2_to_its_protocols(with_block: Path) -> None:
+    """The same machine as an object must say that free slots have no pins."""
+    assert load_spec(with_block).problems == ()
+    (with_block / "protocols" / "machines" / "block.yaml").rename(with_block / "objects" / "block.yaml")
+    assert [problem.code for problem in load_spec(with_block).problems] == ["E322"]
+
+
+def test_a_machine_of_protocols_is_not_named_as_an_object(folder: Path) -> None:
+    machines = folder / "protocols" / "machines"
+    machines.mkdir(parents=True)
+    shutil.copy(folder / "objects" / "page.yaml", machines)
+    (problem,) = load_spec(folder).problems
+    assert (problem.code, problem.place.file.endswith("protocols/machines/page.yaml")) == ("E419", True)
+    assert "objects/page.yaml" in problem.text
+
+
+def test_a_machine_of_protocols_that_ends_in_yml_is_not_passed_over(with_block: Path) -> None:
+    path = with_block / "protocols" / "machines" / "block.yaml"
+    path.rename(path.with_suffix(".yml"))
+    assert "E111" in [problem.code for problem in load_spec(with_block).problems]
 
 
 def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:

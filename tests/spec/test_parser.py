@@ -9,11 +9,15 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from kvfsm.spec.language.bounds import INT64_MAX, interval, type_of
-from kvfsm.spec.language.expressions import BOOL, INT, Bound, Compare, Logic, Name, Remote, Value
+from kvfsm.spec.language.expressions import BOOL, INT, Bound, Compare, Count, Logic, Name, Remote, Value
 from kvfsm.spec.language.interpreter import evaluate
+from kvfsm.spec.language.parser import Scope
 from kvfsm.spec.language.problems import Place
+from kvfsm.spec.language.protocol import range_of
+from kvfsm.spec.language.trees import actors_in
+from kvfsm.spec.targets.text import render
 
-from .expressions_of import SCOPE, SLOTS, parse, parsed
+from .expressions_of import PROPERTIES, SCOPE, SLOTS, parse, parsed
 
 TEXTS = [
     "a + b * 2 - 1",
@@ -201,6 +205,59 @@ def test_mistakes_in_remote_names(text: str, code: str, part: str) -> None:
     _, problems = parse(text, SLOTS)
     assert [problem.code for problem in problems] == [code]
     assert part in problems.found[0].text
+
+
+def test_a_count_goes_through_the_copies_of_an_actor() -> None:
+    expr = parsed("window[i].pins == count(reader, reader.at == use and reader.slot == i)", PROPERTIES, BOOL)
+    assert isinstance(expr, Compare) and isinstance(expr.right, Count)
+    assert (expr.right.actor, interval(expr.right), type_of(expr.right)) == ("reader", (0, 2), INT)
+    assert list(actors_in(expr)) == []
+    assert range_of(expr, frozenset({"reader"})).indexes == (("i", 1),)
+
+
+def test_outside_of_its_count_an_actor_is_one_copy() -> None:
+    expr = parsed("reader.at == use implies count(reader, reader.slot == window[i].pins) < 2", PROPERTIES)
+    assert range_of(expr, frozenset({"reader"})).actors == ("reader",)
+
+
+def test_an_index_is_a_number_everywhere_in_the_property() -> None:
+    expr = parsed("i == reader.slot implies window[i].pins < i + 1", PROPERTIES)
+    assert range_of(expr, frozenset({"reader"})).indexes == (("i", 1),)
+    assert render(expr) == "i == reader.slot implies window[i].pins < i + 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "scope", "code", "part"),
+    [
+        ("count(reader, reader.at == use) > 0", SLOTS, "E218", "which only a property of a protocol may"),
+        ("count(reader, a > 0) > 0", SCOPE, "E218", "which only a property of a protocol may"),
+        ("count(readr, reader.at == use) > 0", PROPERTIES, "E207", "'readr', which is no actor"),
+        ("count(reader) > 0", PROPERTIES, "E218", "'count(reader)'"),
+        ("count(reader, reader.at == use, 2) > 0", PROPERTIES, "E218", "counts 'count("),
+        ("count(reader.at == use, reader) > 0", PROPERTIES, "E218", "counts 'count("),
+        ("count(reader, window[i].pins > 0) > 0", PROPERTIES, "E218", "reads none of them"),
+        ("count(reader, count(reader, reader.at == use) > 0) > 0", PROPERTIES, "E218", "reads none of them"),
+        ("count(reader, reader.slot) > 0", PROPERTIES, "E205", "needs a truth value"),
+        ("count(reader, reader.at == use)", PROPERTIES, "E205", "is a number"),
+        ("cont(reader, reader.at == use) > 0", PROPERTIES, "E208", "'cont', which is no function"),
+        ("window[i].pins == j", PROPERTIES, "E204", "reads 'j'"),
+    ],
+)
+def test_mistakes_in_counts(text: str, scope: Scope, code: str, part: str) -> None:
+    expr, problems = parse(text, scope, BOOL)
+    assert expr is None
+    assert [problem.code for problem in problems] == [code]
+    assert part in problems.found[0].text
+
+
+def test_a_count_is_printed_as_it_is_written() -> None:
+    text = "window[i].pins == count(reader, reader.at in [match, use] or not reader.slot == i)"
+    assert render(parsed(text, PROPERTIES)) == text
+
+
+def test_a_machine_cannot_evaluate_a_count() -> None:
+    with pytest.raises(ValueError, match="has no actors"):
+        evaluate(parsed("count(reader, reader.at == use)", PROPERTIES), {})
 
 
 def test_nothing_is_evaluated_as_python() -> None:

@@ -15,12 +15,12 @@ from kvfsm.spec.language.protocol_reader import read_protocol
 from .protocol_walk import TooManyStates, Walk, shown, walk
 
 STATES = {
-    "evict": 8027,
+    "evict": 2166,
     "generate": 6336,
     "load": 25876,
     "pack": 6897,
     "publish": 51932,
-    "read": 30368,
+    "read": 16544,
     "reset": 30872,
     "rollback": 560,
     "store": 6712,
