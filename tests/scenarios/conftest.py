@@ -85,6 +85,11 @@ class Bench:
         assert manager.audit().violations == ()
 
 
+@pytest.fixture(autouse=True)
+def traces_are_paths_of_the_model(traced: object) -> None:
+    """What every scenario's managers did is held against the model when it ends."""
+
+
 @pytest.fixture
 def bench() -> type[Bench]:
     return Bench
