@@ -223,7 +223,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Node:
-    """A place in the tree of schedules. ``sleep``: tasks whose next step, as recorded, was or will be tried elsewhere."""
+    """A place in the tree of schedules. ``sleep``: tasks whose next step, as recorded, is tried elsewhere."""
 
     runnable: tuple[int, ...]
     sleep: dict[int, Touched]

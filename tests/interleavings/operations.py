@@ -59,7 +59,8 @@ def _load_in_steps(world: World) -> None:
             if len(ticket.all_slots(kind)):
                 for layer in range(len(world.profile.layouts[kind].layers)):
                     ticket.land(kind)
-                    if ticket.use_layer(layer) is not None and kind == world.manager.core.paged[-1]:
+                    refused = ticket.use_layer(layer) is not None and kind == world.manager.core.paged[-1]
+                    if refused and ticket.state == "open":
                         world.wrong.append(f"layer {layer} has landed and can't be used")
     except Refused:
         ticket.done(False)

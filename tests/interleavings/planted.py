@@ -204,7 +204,7 @@ class ForgetsLoss(Manager):
 
 
 class PacksOpenly(Manager):
-    """Packs without the exclusive mark until the bytes are packed: readers come in, and the slots are freed under them."""
+    """Packs without the exclusive mark: readers come in meanwhile, and the slots are freed under them."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -205,7 +205,8 @@ class CoopLock:
     Args:
         scheduler: of the tasks.
         name: for people.
-        guards: what a holder touches, by the function that takes the lock; all others write ``("state",)``.
+        guards: what a holder touches, by the function that takes the lock.
+        otherwise: the same for all others; by default they read ``("state",)``.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class CoopLock:
     ) -> None:
         self._scheduler, self.name = scheduler, name
         self._guards = guards or {}
-        self._otherwise = {("state",): True} if otherwise is None else otherwise
+        self._otherwise = {("state",): False} if otherwise is None else otherwise
         self.resource: Resource = ("lock", name)
         self.held = False
         self.taken = Step((), 0, None)

@@ -57,7 +57,9 @@ def as_test(name: str, begin: str, names: Sequence[str], setting: Setting, outco
 
     Args:
         name: of the test function.
-        begin, names, setting: the scenario; operations by name.
+        begin: what prepares the world, by name.
+        names: of the operations.
+        setting: of the world.
         outcome: what a schedule came to.
     """
     made = setting.make
@@ -77,7 +79,8 @@ def as_test(name: str, begin: str, names: Sequence[str], setting: Setting, outco
             "",
             f"def test_{name}() -> None:",
             told,
-            f"    _, wrong = once({begin!r}, {tuple(names)!r}, {needed(outcome.steps)!r}, Setting({', '.join(changed)}))",
+            f"    setting = Setting({', '.join(changed)})",
+            f"    _, wrong = once({begin!r}, {tuple(names)!r}, {needed(outcome.steps)!r}, setting)",
             "    assert wrong == [], wrong",
             "",
         ]

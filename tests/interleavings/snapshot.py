@@ -13,14 +13,23 @@ from kvfsm.runtime.manager import Manager
 
 def snapshot(manager: Manager, *also: Any) -> str:
     """Words, use, free stacks, bytes, index, packed copies, rows and open things, with what is told beside them."""
+    return _digest(*_guarded(manager), *_entries(manager), also)
+
+
+def digest_of_guarded(manager: Manager) -> str:
+    """The same without dictionaries, which tell of their changes themselves, and without what rows own."""
+    return _digest(*_guarded(manager))
+
+
+def _digest(*parts: Any) -> str:
     state = hashlib.blake2b(digest_size=16)
-    for part in (*_parts(manager), also):
+    for part in parts:
         state.update(part if isinstance(part, bytes) else repr(part).encode())
         state.update(b"\0")
     return state.hexdigest()
 
 
-def _parts(manager: Manager) -> Iterator[Any]:
+def _guarded(manager: Manager) -> Iterator[Any]:
     core = manager.core
     for kind, pool in core.pools.items():
         yield pool.table.words.tobytes()
@@ -30,11 +39,14 @@ def _parts(manager: Manager) -> Iterator[Any]:
         yield core.orphans[kind].tolist()
     yield sorted(_segment(segment) for segment in core.index.below(core.index.root))
     yield sorted(dict(core.cold_bytes).items())
-    yield core.lossy_slots, manager.epoch, len(manager.parked)
+    yield core.lossy_slots, manager.epoch, len(manager.parked), manager.requests.active.tolist()
+
+
+def _entries(manager: Manager) -> Iterator[Any]:
+    rows = manager.requests
+    yield rows.tokens.tolist(), rows._blocks.tolist(), rows._shared.tolist(), rows._lossy.tolist()
     yield tuple(dict.__len__(one) for one in (manager.fills, manager.receipts, manager.loader.tickets))
     yield sorted(map(repr, dict.items(manager.loader._failures)))
-    rows = manager.requests
-    yield rows.active.tolist(), rows.tokens.tolist(), rows._blocks.tolist(), rows._shared.tolist(), rows._lossy.tolist()
 
 
 def _segment(segment: Any) -> tuple[Any, ...]:

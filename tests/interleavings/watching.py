@@ -3,15 +3,16 @@
 The one lock is injected. What is touched without it is seen here: state words, the index, the dictionaries of open
 things, and the bytes of slots. Each such access is a switch point.
 
-    ("state",)             words, index, pools, rows, epoch: everything that the manager's lock guards
+    ("state",)             words, use, index, pools, epoch: what the manager's lock guards. Whoever holds the lock reads
+                           it, and writes it with the first event, stamp or change of the index
     ("lock", name)         a lock whose holder can be interrupted
     (dictionary, key)      an entry of an open-things dictionary; (dictionary,) its membership
     ("bytes", kind, slot)  what lies in one slot
     ("object", id)         an object of the store; ("store",) its epoch
 
-Assumed, and not checked: nothing else is shared. In particular numbers (of leases, fills, tickets), counters of layers
-and of failures are told apart by nobody, so that counting them up in another order leads to the same. Checked by
-`CheckedLock`: who is said to read only changes nothing.
+Assumed, and not checked: nothing else is shared. In particular a live request's row is its owner's alone; numbers (of
+leases, fills, tickets) and counters (of layers, of failures) are told apart by nobody, and the order in which eviction
+finds what it can't take is without consequence. Checked by `CheckedLock`: who is seen to read only changes nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +28,14 @@ from kvfsm.runtime.manager import Manager
 from .scheduler import CoopLock, Resource, Scheduler
 
 STATE: Resource = ("state",)
-READS: Mapping[Resource, bool] = {STATE: False}
+WRITES: Mapping[Resource, bool] = {STATE: True}
 GUARDS: Mapping[str, Mapping[Resource, bool]] = {
-    "Matcher.match": READS,
-    "Matcher._plan": READS,
-    "Loader.use_layer": READS,
-    "RequestTable.resolve": READS,
+    "Manager.release": WRITES,  # what is parked is no event
+    "Manager.reset": WRITES,  # nor is an epoch
     "Loader._count_failure": {},  # touches the dictionary of failures alone
     "Manager._put": {},  # the same
 }
-"""What the holder of the manager's lock touches beside dictionaries, by the function that takes it; others write."""
+"""What the holder of the manager's lock touches from the start, by the function that takes it; others read."""
 
 Visit = Callable[[str, Any, bool], None]
 """Tells of an access to the bytes of some slots of a kind."""
@@ -121,13 +120,16 @@ class Entries(dict[Any, Any]):
 def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visit) -> None:
     """Let a scheduler see what a manager touches without its lock."""
 
-    def unlocked(write: bool) -> None:
+    def told(write: bool) -> None:
         if not scheduler.holds(lock):
             scheduler.visit(STATE, write)
+        elif write:
+            scheduler.touch(STATE, True)
 
     core = manager.core
     for kind, pool in core.pools.items():
-        table = _watched_class(type(pool.table), ("fields", "states"), (), unlocked)
+        pool.__class__ = _watched_class(type(pool), (), ("stamp",), told)
+        table = _watched_class(type(pool.table), ("fields", "states"), (), told)
         table._apply = _torn(table, scheduler, lock)
         pool.table.__class__ = pool.whole.__class__ = table
         arena = pool.arena.bytes.view(Watched)
@@ -135,7 +137,7 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
         pool.arena.bytes = arena
     asks = ("locate", "live", "ready", "last", "slots", "trail_slots", "find")
     changes = ("extend", "put", "add", "cut", "sever", "set_ready", "drop", "prune", "prune_below")
-    index, begin = _watched_class(Index, asks, changes, unlocked), core._begin
+    index, begin = _watched_class(Index, asks, changes, told), core._begin
 
     def begin_watched() -> None:
         begin()
@@ -149,19 +151,20 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
     manager.loader._failures = Entries("failures", scheduler, lock, manager.loader._failures)
 
 
-def _watched_class(base: type, asks: tuple[str, ...], changes: tuple[str, ...], unlocked: Callable[[bool], None]) -> type:
+def _watched_class(
+    base: type, asks: tuple[str, ...], changes: tuple[str, ...], told: Callable[[bool], None]
+) -> type:
     """A subclass some of whose methods first tell that the state is read, or written."""
-
-    def told(name: str, write: bool) -> Callable[..., Any]:
+    def telling(name: str, write: bool) -> Callable[..., Any]:
         method = getattr(base, name)
 
         def tell(self: Any, *given: Any, **named: Any) -> Any:
-            unlocked(write)
+            told(write)
             return method(self, *given, **named)
 
         return tell
 
-    methods = {name: told(name, name in changes) for name in (*asks, *changes)}
+    methods = {name: telling(name, name in changes) for name in (*asks, *changes)}
     return type(base.__name__, (base,), methods)
 
 
@@ -171,6 +174,8 @@ def _torn(table: Any, scheduler: Scheduler, lock: CoopLock) -> Callable[..., Any
 
     def apply(self: Any, event: str, act: Callable[..., Any], slots: Any, *given: Any) -> Any:
         if scheduler.holds(lock):
+            if len(slots):
+                scheduler.touch(STATE, True)
             return whole(self, event, act, slots, *given)
         scheduler.visit(STATE, False)
         decided = act(self._bits[slots], *given)
@@ -181,18 +186,27 @@ def _torn(table: Any, scheduler: Scheduler, lock: CoopLock) -> Callable[..., Any
 
 
 class CheckedLock(CoopLock):
-    """A lock that looks whether holders who are said to read only leave everything as it was."""
+    """A lock that looks whether holders who were seen to read only have left everything as it was.
 
-    snapshot: Callable[[], str] | None = None
-    changed: list[str]
+    Attributes:
+        snapshot: a digest of what the lock guards; None while nothing is checked.
+        changed: functions that took the lock, read only, and changed something.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.snapshot: Callable[[], str] | None = None
+        self.changed: list[str] = []
+        self._before = ""
 
     def __enter__(self) -> CheckedLock:
         super().__enter__()
-        touched = self.taken.touched
-        self._before = self.snapshot() if self.snapshot is not None and touched.get(STATE) is not True else None
+        if self.snapshot is not None:
+            self._before = self.snapshot()
         return self
 
     def __exit__(self, *given: object) -> None:
-        if self._before is not None and self.snapshot is not None and self.snapshot() != self._before:
+        read_only = self.taken.touched.get(STATE) is not True
+        if self.snapshot is not None and read_only and self.snapshot() != self._before:
             self.changed.append(self.taken.name)
         super().__exit__(*given)
