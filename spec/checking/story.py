@@ -156,6 +156,7 @@ def tell(
     broken: Claim | Promise | None = None,
     *,
     faulty: Mapping[str, Event] | None = None,
+    binding: str | None = None,
     loop: int | None = None,
     stutters: bool = False,
 ) -> Story:
@@ -167,6 +168,7 @@ def tell(
         path: commands and the states that they lead to, from the initial state on.
         broken: the claim or promise that fails at the path's end.
         faulty: instance name -> the event in place of the machine's own, as for ``ground``.
+        binding: of a promise, the choice of copies and slots for which it fails.
         loop: the number of the first turn that is repeated for ever.
         stutters: whether the path's end stays as it is for ever.
 
@@ -177,7 +179,7 @@ def tell(
     for number, (command, after) in enumerate(path, 1):
         turns.append(teller.turn(number, system.commands[command], before, after))
         before = after
-    how = teller.broken(broken, before, loop is not None or stutters) if broken is not None else None
+    how = teller.broken(broken, before, binding) if broken is not None else None
     waiting = tuple(teller.waiting(before))
     windows = _windows(protocol, turns, how)
     return Story(system.name, system.bounds, tuple(turns), windows, how, waiting, loop, stutters)
@@ -279,17 +281,15 @@ class _Teller:
 
     # What broke.
 
-    def broken(self, claim: Claim | Promise, state: State, for_ever: bool) -> Break:
+    def broken(self, claim: Claim | Promise, state: State, binding: str | None) -> Break:
         if isinstance(claim, Claim):
             kind = "deadlock" if claim.kind == "quiet" else claim.kind
             wrong = [place for place, expr in enumerate(claim.exprs) if not self.system.function(expr)(state)]
             exprs = [claim.exprs[place] for place in wrong]
         else:
             kind = "leads_to"
-            wrong = [
-                place for place, (_, target) in enumerate(claim.pairs) if not self.system.function(target)(state)
-            ]
-            exprs = [claim.pairs[place][1] for place in wrong] if for_ever else []
+            wrong = [place for place, each in enumerate(claim.bindings) if each == binding]
+            exprs = [claim.pairs[place][1] for place in wrong]
         read = dict.fromkeys(name for expr in exprs for name in _read(expr, self.system.place, state))
         values = tuple((name, self.system.cell(name).shown(_value(self.system, state, name))) for name in read)
         return Break(

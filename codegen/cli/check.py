@@ -1,0 +1,270 @@
+"""Explore every interleaving of protocols, and tell how a claim breaks.
+
+  kvfsm check                                every protocol of the shipped spec, in its own bounds
+  kvfsm check read evict                     these two
+  kvfsm check toctou --bound slots=3         in other bounds; --deep takes the greater ones of the file
+  kvfsm check --spec my_spec -o broken       and write each counterexample as text, JSON, Mermaid, SVG and a test
+  kvfsm check --mutants                      also make every small fault, and see that a claim notices
+  kvfsm check --prove                        also prove what can be proved for any number of slots and actors
+  kvfsm check --json                         {"ok": ..., "protocols": [{"protocol", "states", "properties", ...}]}
+
+A claim is proved (for all sizes), explored (holds in every state within the bounds), or, when the search ended early,
+unknown unless it broke before. A search that does not end within its memory is incomplete, and that is no pass.
+Exit codes: 0 all hold; 1 a claim is violated or unknown; 2 used wrongly; 130 stopped, after a report of what is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from ...spec.checking.check import check_protocol, too_large
+from ...spec.checking.limits import Limits, Progress
+from ...spec.language.load import Loaded, Spec, resized
+from ...spec.language.problems import closest, render_all
+from ...spec.language.protocol import Protocol
+from .. import write
+from ..story_pytest import model_only
+from .check_report import Row, Table, counterexamples, data, details
+from .lint import add_spec, loaded_spec
+
+HELP = "explore every interleaving of a protocol"
+
+_GIB = 1 << 30
+_TICK_SECONDS = 0.2  # between two lines of progress on a terminal; elsewhere a line stands for itself
+_LINE_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    parser.add_argument("protocols", nargs="*", metavar="PROTOCOL", help="which ones (default: all)")
+    parser.add_argument("--deep", action="store_true", help="take the greater bounds of each file (its 'deep:')")
+    parser.add_argument("--bound", action="append", default=[], metavar="NAME=N", help="change a bound")
+    parser.add_argument("--engine", choices=("auto", "numpy", "c", "cupy"), default="auto", help="default: the fastest")
+    parser.add_argument(
+        "--symmetry", choices=("on", "off"), default="off", help="on: count states that differ only by numbers once"
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="cores for the engine c (default: 1)")
+    parser.add_argument("--states", type=int, metavar="N", help="end a search, incomplete, at so many states")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory of a search (default: half of the free)")
+    parser.add_argument("--mutants", action="store_true", help="make every small fault, and see it noticed")
+    parser.add_argument("--prove", action="store_true", help="prove claims for any number of slots and actors")
+    add_spec(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write each counterexample into a folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check: 0 all hold, 1 something is violated or unknown, 2 used wrongly, 130 stopped."""
+    loaded = loaded_spec(args.spec)
+    if loaded is None:
+        return 2
+    if loaded.spec is None:
+        print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
+        if args.json:
+            print(json.dumps({"ok": False, "protocols": []}))
+        return 1
+    try:
+        chosen = _chosen(args, loaded.spec)
+        settings = _Settings.of(args)
+    except _Misuse as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.mutants or args.prove:
+        print(f"kvfsm check {'--mutants' if args.mutants else '--prove'} is not built yet", file=sys.stderr)
+        return 2
+    return _check(args, loaded, chosen, settings)
+
+
+class _Misuse(Exception):
+    """The command line asks for what there is not; the message says what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    engine: str
+    limits: Limits
+    xp: ModuleType
+    symmetry: bool
+    threads: int
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> _Settings:
+        for name in ("states", "threads", "memory"):
+            if getattr(args, name) is not None and getattr(args, name) <= 0:
+                raise _Misuse(f"kvfsm check: --{name} must be more than 0")
+        limits = Limits(args.states) if args.memory is None else Limits(args.states, int(args.memory * _GIB))
+        engine = "numpy" if args.engine == "cupy" else args.engine
+        xp = import_module("numpy") if args.engine != "cupy" else _cupy()
+        return cls(engine, limits, xp, args.symmetry == "on", args.threads)
+
+
+def _cupy() -> ModuleType:
+    try:
+        cupy = import_module("cupy")
+        cupy.cuda.runtime.getDeviceCount()
+    except ImportError as error:
+        why = "the engine cupy needs the package 'cupy' and a GPU"
+        raise _Misuse(f"kvfsm check: {why}\n  fix: pip install cupy-cuda12x, or --engine c") from error
+    except RuntimeError as error:
+        raise _Misuse(f"kvfsm check: the engine cupy finds no GPU ({error})\n  fix: --engine c") from error
+    return cupy
+
+
+# What to check.
+
+
+def _chosen(args: argparse.Namespace, spec: Spec) -> list[Protocol]:
+    """The protocols that were named, in their bounds."""
+    known = {protocol.name: protocol for protocol in spec.protocols}
+    for name in args.protocols:
+        if name not in known:
+            raise _Misuse(f"kvfsm check: there is no protocol '{name}'; {closest(name, known)}")
+    names = list(dict.fromkeys(args.protocols)) or list(known)
+    asked = dict(_bound(text) for text in args.bound)
+    unused = set(asked) - {bound.name for name in names for bound in known[name].bounds}
+    if unused and len(names) > 1:
+        name = sorted(unused)[0]
+        have = sorted({bound.name for each in names for bound in known[each].bounds})
+        raise _Misuse(f"kvfsm check: no protocol has a bound '{name}'; {closest(name, have)}")
+    return [_sized(spec, known[name], asked, deep=args.deep, only=len(names) == 1) for name in names]
+
+
+def _bound(text: str) -> tuple[str, int]:
+    name, sign, value = text.partition("=")
+    if not sign or not name or not value.strip().isdigit():
+        raise _Misuse(f"kvfsm check: --bound takes NAME=N, such as slots=3, not '{text}'")
+    return name.strip(), int(value)
+
+
+def _sized(spec: Spec, protocol: Protocol, asked: Mapping[str, int], *, deep: bool, only: bool) -> Protocol:
+    """The protocol in the bounds that were asked for; of several protocols, each takes those that it has."""
+    own = {bound.name for bound in protocol.bounds}
+    bounds = {bound.name: bound.value for bound in protocol.deep} if deep else {}
+    bounds |= {name: value for name, value in asked.items() if only or name in own}
+    if not bounds:
+        return protocol
+    found, problems = resized(spec, protocol.name, bounds)
+    if found is None:
+        raise _Misuse(render_all(problems.sorted(), problems.sources))
+    return found
+
+
+# Checking.
+
+
+def _check(args: argparse.Namespace, loaded: Loaded, chosen: Sequence[Protocol], settings: _Settings) -> int:
+    spec = loaded.required()
+    table = Table(chosen)
+    rows: list[Row] = []
+    stopped = False
+    if not args.json:
+        print(table.head())
+    for protocol in chosen:
+        try:
+            row = _checked(spec, protocol, settings)
+        except KeyboardInterrupt:
+            stopped = True
+            break
+        rows.append(row)
+        if not args.json:
+            print(table.row(row), flush=True)
+        if row.report.interrupted:
+            stopped = True
+            break
+    written = _write(args.out, rows, spec) if args.out is not None else []
+    ok = not stopped and all(row.report.ok for row in rows)
+    if args.json:
+        print(json.dumps({"ok": ok, "protocols": [data(row) for row in rows]}))
+    else:
+        _print_details(rows, spec)
+    for line in written:
+        print(line, file=sys.stderr)
+    if stopped:
+        left = [protocol.name for protocol in chosen[len(rows) :]]
+        ending = f"; not looked at: {', '.join(left)}" if left else ""
+        print(f"kvfsm check: stopped{ending}", file=sys.stderr)
+        return 130
+    return 0 if ok else 1
+
+
+def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
+    ticker = _Ticker(protocol.name)
+    report = check_protocol(
+        protocol,
+        engine=settings.engine,
+        limits=settings.limits,
+        symmetry=settings.symmetry,
+        on_progress=ticker,
+        xp=settings.xp,
+        threads=settings.threads,
+    )
+    ticker.clear()
+    problem = None
+    if not report.complete and not report.interrupted:
+        problem = too_large(report, protocol, lambda name, value: _smaller(spec, protocol, name, value))
+    return Row(protocol, report, problem)
+
+
+def _smaller(spec: Spec, protocol: Protocol, name: str, value: int) -> Protocol | None:
+    found, _ = resized(spec, protocol.name, {bound.name: bound.value for bound in protocol.bounds} | {name: value})
+    return found
+
+
+@dataclass(slots=True)
+class _Ticker:
+    """Progress on stderr: one line that is written over on a terminal, now and then a line elsewhere."""
+
+    name: str
+    last: float = field(default_factory=time.monotonic)
+    dirty: bool = False
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        live = sys.stderr.isatty()
+        if now - self.last < (_TICK_SECONDS if live else _LINE_SECONDS):
+            return
+        self.last = now
+        line = (
+            f"{self.name}: {progress.states:,} states, {progress.rate:,.0f} a second, "
+            f"{progress.frontier:,} to go on from at depth {progress.depth}"
+        )
+        print(f"\r\x1b[K{line}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+        self.dirty = live
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self.dirty:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# Reporting.
+
+
+def _print_details(rows: Sequence[Row], spec: Spec) -> None:
+    for row in rows:
+        lines = (spec.root / "protocols" / f"{row.protocol.name}.yaml").read_text("utf-8").splitlines()
+        place = row.problem.place.line if row.problem is not None else 0
+        for paragraph in details(row, lines[place - 1] if 0 < place <= len(lines) else None):
+            print(f"\n{paragraph}")
+        missing = model_only(row.protocol, spec.machines)
+        if missing and any(finding.trace is not None for finding in row.report.broken):
+            print(f"\n{row.protocol.name}: model only, as the runtime has no {', '.join(missing)}: nothing to replay")
+
+
+def _write(folder: Path, rows: Sequence[Row], spec: Spec) -> list[str]:
+    lines = []
+    for row in rows:
+        for name, text in counterexamples(row, spec.machines).items():
+            folder.mkdir(parents=True, exist_ok=True)
+            write.put(folder / name, text)
+            lines.append(f"wrote {folder / name}")
+    return lines
+

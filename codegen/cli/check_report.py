@@ -1,0 +1,171 @@
+"""What `kvfsm check` says of a protocol: a row of a table, the stories of what broke, and the same as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Finding, Report
+from ...spec.checking.story import Story
+from ...spec.checking.story_json import as_data
+from ...spec.checking.story_text import text
+from ...spec.language.model import Machine
+from ...spec.language.problems import Problem, as_json, render
+from ...spec.language.protocol import Protocol
+from ..story_mermaid import story_diagram
+from ..story_pytest import model_only, replay_test
+from ..story_svg import draw
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One protocol's report, and the located problem of a search that was too large."""
+
+    protocol: Protocol
+    report: Report
+    problem: Problem | None
+
+
+class Table:
+    """The table, a row at a time, as the protocols are checked."""
+
+    def __init__(self, protocols: Sequence[Protocol]) -> None:
+        self.name = max([8, *(len(protocol.name) for protocol in protocols)])
+        self.bounds = max([6, *(len(_bounds(protocol)) for protocol in protocols)])
+
+    def head(self) -> str:
+        """The names of the columns."""
+        return self._line("protocol", "bounds", "states", "transitions", "depth", "seconds", "claims")
+
+    def row(self, row: Row) -> str:
+        """What is known of one protocol, in a line."""
+        report = row.report
+        return self._line(
+            report.protocol,
+            _bounds(row.protocol),
+            f"{report.states:,}",
+            f"{report.transitions:,}",
+            str(report.depth),
+            f"{report.seconds:.2f}",
+            summary(report),
+        )
+
+    def _line(self, name: str, bounds: str, states: str, transitions: str, depth: str, seconds: str, end: str) -> str:
+        left = f"{name:{self.name}}  {bounds:{self.bounds}}"
+        return f"{left}  {states:>12}  {transitions:>13}  {depth:>5}  {seconds:>8}  {end}"
+
+
+def summary(report: Report) -> str:
+    """Such as "18 hold, 2 of them proved for all sizes", with what is wrong in front."""
+    by_verdict: dict[str, list[Finding]] = {VIOLATED: [], UNKNOWN: [], HOLDS: []}
+    for finding in report.findings:
+        by_verdict[finding.verdict].append(finding)
+    parts = []
+    if by_verdict[VIOLATED]:
+        parts.append(f"VIOLATED: {', '.join(finding.name for finding in by_verdict[VIOLATED])}")
+    if not report.complete:
+        parts.append("INCOMPLETE")
+    if by_verdict[UNKNOWN]:
+        parts.append(f"{len(by_verdict[UNKNOWN])} unknown")
+    count = len(by_verdict[HOLDS])
+    parts.append(f"{'all ' if report.ok else ''}{count} hold{'s' if count == 1 else ''}")
+    proved = sum(finding.how == "proved" for finding in by_verdict[HOLDS])
+    if proved:
+        parts.append(f"{proved} of them proved for all sizes")
+    if report.renumbered:
+        parts.append("counted up to symmetry")
+    return ", ".join(parts)
+
+
+def details(row: Row, source_line: str | None) -> Iterable[str]:
+    """Everything that needs more than a row, as paragraphs."""
+    report = row.report
+    if row.problem is not None:
+        yield render(row.problem, source_line)
+    elif report.why_incomplete is not None:
+        yield f"{report.protocol}: incomplete, {report.why_incomplete}; what is unknown was not decided"
+    for finding in report.broken:
+        yield f"{where(finding)} {text(finding.trace)}" if finding.trace is not None else _unmet(finding)
+    for finding in report.findings:
+        if finding.verdict == UNKNOWN and finding.note:
+            yield f"{where(finding)} '{finding.name}' is unknown: {finding.note}"
+    if report.idle:
+        yield f"{report.protocol}: no run takes {', '.join(report.idle)}"
+    yield from (f"{report.protocol}: {note}" for note in report.notes)
+
+
+def where(finding: Finding) -> str:
+    """Where the claim stands."""
+    return f"{finding.at.file}:{finding.at.line}:{finding.at.column}:"
+
+
+def _unmet(finding: Finding) -> str:
+    return f"{where(finding)} '{finding.name}' is never met: {finding.that}\n  {finding.note}"
+
+
+def data(row: Row, mutants: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """One protocol's entry of ``--json``."""
+    report = row.report
+    return {
+        "protocol": report.protocol,
+        "ok": report.ok,
+        "bounds": dict(report.bounds),
+        "engine": report.engine,
+        "symmetry": report.renumbered,
+        "states": report.states,
+        "transitions": report.transitions,
+        "depth": report.depth,
+        "complete": report.complete,
+        "why_incomplete": report.why_incomplete,
+        "seconds": round(report.seconds, 3),
+        "properties": [_finding(finding) for finding in report.findings],
+        "never_taken": list(report.idle),
+        "notes": list(report.notes),
+        "problem": as_json(row.problem) if row.problem is not None else None,
+        "mutants": list(mutants),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "kind": finding.kind,
+        "says": finding.says,
+        "that": finding.that,
+        "verdict": finding.verdict,
+        "how": finding.how,
+        "note": finding.note or None,
+        "file": finding.at.file,
+        "line": finding.at.line,
+        "column": finding.at.column,
+        "trace": as_data(finding.trace) if finding.trace is not None else None,
+    }
+
+
+def counterexamples(row: Row, machines: Sequence[Machine]) -> dict[str, str]:
+    """Name -> text of every file that tells of what broke: text, data, pictures, and a test where there can be one."""
+    files: dict[str, str] = {}
+    for finding in row.report.broken:
+        if finding.trace is not None:
+            stem = f"{row.report.protocol}.{finding.name}"
+            files |= story_files(stem, finding.trace, row.protocol, machines)
+    return files
+
+
+def story_files(stem: str, story: Story, protocol: Protocol, machines: Sequence[Machine]) -> dict[str, str]:
+    """One story in every form; without the test for a protocol that is model only."""
+    files = {
+        f"{stem}.txt": text(story) + "\n",
+        f"{stem}.json": json.dumps(as_data(story), indent=1) + "\n",
+        f"{stem}.mmd": story_diagram(story),
+        f"{stem}.svg": draw(story),
+    }
+    if not model_only(protocol, machines):
+        files[f"test_{stem.replace('.', '_')}.py"] = replay_test(story, protocol, machines)
+    return files
+
+
+def _bounds(protocol: Protocol) -> str:
+    return ", ".join(f"{bound.name} {bound.value}" for bound in protocol.bounds)

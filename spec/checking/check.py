@@ -1,0 +1,270 @@
+"""One protocol, checked: every claim with a verdict, how it was come by, and the story of each that fails.
+
+``check_protocol`` lays the protocol flat, searches it, follows the promises, and tells what went wrong. A search that
+ends early decides only what it has seen broken or met; everything else is ``unknown``, which is never a pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+
+from ..language.model import Event
+from ..language.problems import Place, Problem
+from ..language.protocol import Protocol
+from .canonical import Renumbering
+from .engine_numpy import INTERRUPTED
+from .exploration import HOLDS, UNKNOWN, VIOLATED
+from .explore import Exploration, Limits, Progress, explore
+from .fairness import Lasso, NeedsScipy, check_promises
+from .grounding import ground
+from .layout import Layout, Words
+from .story import Story, claim_text, tell
+from .symmetry import Symmetry, symmetry_of
+from .system import Claim, Promise, System
+
+EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one claim.
+
+    ``how``: "explored" in every state within the bounds, "proved" for any of them, "sampled" in some states only.
+    ``trace`` is how it breaks; None where there is nothing to tell, as for a ``sometimes`` that is never met.
+    """
+
+    name: str
+    kind: str  # always | sometimes | deadlock | leads_to
+    says: str | None
+    that: str
+    verdict: str  # holds | violated | unknown
+    how: str
+    trace: Story | None
+    note: str
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is known of one protocol. With ``renumbered``, states that differ only by numbers are counted once."""
+
+    protocol: str
+    bounds: tuple[tuple[str, int], ...]
+    engine: str
+    renumbered: bool
+    states: int
+    transitions: int
+    depth: int
+    complete: bool
+    why_incomplete: str | None
+    seconds: float
+    findings: tuple[Finding, ...]
+    idle: tuple[str, ...]  # steps, as "actor.step", that no run takes; only when complete
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was looked at, and all of it holds."""
+        return self.complete and all(finding.verdict == HOLDS for finding in self.findings)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody stopped it."""
+        return self.why_incomplete == INTERRUPTED
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """The claims that fail."""
+        return tuple(finding for finding in self.findings if finding.verdict == VIOLATED)
+
+
+def check_protocol(
+    protocol: Protocol,
+    *,
+    engine: str = "auto",
+    limits: Limits | None = None,
+    symmetry: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    xp: ModuleType = np,
+    threads: int = 1,
+    faulty: Mapping[str, Event] | None = None,
+) -> Report:
+    """Check every claim of a protocol within its bounds.
+
+    Args:
+        protocol: what to check.
+        engine: as for ``explore``.
+        limits: bounds of states and memory.
+        symmetry: whether states that differ only by the numbers of slots and copies that are alike count once.
+        on_progress: called now and then.
+        xp: the array module of the engine "numpy".
+        threads: of the engine "c".
+        faulty: instance name -> the event in place of the machine's own: a mutant.
+
+    Returns:
+        The report; after Ctrl-C, what was known by then.
+
+    """
+    started = time.perf_counter()
+    system = ground(protocol, faulty)
+    notes: list[str] = []
+    alike = None
+    if symmetry:
+        found = symmetry_of(protocol, system)
+        notes += found.unlike
+        alike = None if found.trivial else Renumbering(found, Layout(system))
+
+    def search(renumbered: bool) -> Exploration:
+        return explore(
+            system,
+            engine=engine,
+            limits=limits,
+            symmetry=alike if renumbered else None,
+            on_progress=on_progress,
+            xp=xp,
+            threads=threads,
+        )
+
+    exploration = search(renumbered=True)
+    checker = _Checker(protocol, system, exploration, faulty or {})
+    findings = [checker.claim(claim) for claim in system.claims]
+    if system.promises:
+        everything = exploration
+        if alike is not None and exploration.complete:
+            everything = search(renumbered=False)  # a run for ever is one of these very states
+            notes.append("leads_to was checked on all states, without renumbering")
+        findings += checker.promises(everything)
+    return Report(
+        protocol=protocol.name,
+        bounds=system.bounds,
+        engine=exploration.engine,
+        renumbered=alike is not None,
+        states=exploration.states,
+        transitions=exploration.transitions,
+        depth=exploration.depth,
+        complete=exploration.complete,
+        why_incomplete=exploration.why_incomplete,
+        seconds=time.perf_counter() - started,
+        findings=tuple(findings),
+        idle=tuple(_idle(protocol, exploration)) if exploration.complete else (),
+        notes=tuple(notes),
+    )
+
+
+def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], Protocol | None]) -> Problem:
+    """The problem of a search that ended at its limits, at the bound that is best lowered.
+
+    Args:
+        report: of that search.
+        protocol: what was searched.
+        smaller: the protocol with one bound changed: its name, and the value; None where that is no protocol.
+
+    """
+    bits = _bits(protocol)
+    saved = {}
+    for bound in protocol.bounds:
+        less = smaller(bound.name, bound.value - 1) if bound.value > 1 else None
+        if less is not None:
+            saved[bound.name] = bits - _bits(less)
+    at = protocol.at
+    fix = "narrow fields of its machines (narrow:), or let `kvfsm check --symmetry on` count what is alike once"
+    if saved:
+        name = max(saved, key=lambda each: saved[each])
+        bound = next(bound for bound in protocol.bounds if bound.name == name)
+        at = replace(bound.at, length=len(name))
+        least = f"one less takes {saved[name]} of {bits} bits off a state"
+        fix = f"lower bound '{name}', now {bound.value}: {least}; or {fix}"
+    text = f"'{protocol.name}' is too large to explore: {report.why_incomplete}, and is not decided"
+    return Problem("E422", at, text, fix)
+
+
+class _Checker:
+    """Turns what a search found into findings."""
+
+    def __init__(
+        self, protocol: Protocol, system: System, exploration: Exploration, faulty: Mapping[str, Event]
+    ) -> None:
+        self.protocol = protocol
+        self.system = system
+        self.exploration = exploration
+        self.faulty = faulty
+        self.verdicts = exploration.verdicts()
+        self.how = EXPLORED if exploration.complete else SAMPLED
+
+    def claim(self, claim: Claim) -> Finding:
+        """The finding about an ``always``, a ``sometimes``, or the deadlock check."""
+        verdict = self.verdicts[claim.name]
+        kind = "deadlock" if claim.kind == "quiet" else claim.kind
+        trace = None
+        note = ""
+        if claim.name in self.exploration.violations:
+            path = self.exploration.path(self.exploration.violations[claim.name])
+            trace = tell(self.protocol, self.system, path, claim, faulty=self.faulty)
+        elif verdict == VIOLATED:
+            note = "no state within the bounds is like that, so that what rests on it was never tried"
+        how = EXPLORED if verdict == VIOLATED or (kind == "sometimes" and verdict == HOLDS) else self.how
+        return self._finding(claim, kind, verdict, how, trace, note)
+
+    def promises(self, exploration: Exploration) -> list[Finding]:
+        """The findings about every ``leads_to``."""
+        promises = self.system.promises
+        if not exploration.complete:
+            return [self._finding(promise, "leads_to", UNKNOWN, SAMPLED, None, "") for promise in promises]
+        try:
+            lassos = check_promises(exploration)
+        except NeedsScipy as missing:
+            return [self._finding(promise, "leads_to", UNKNOWN, SAMPLED, None, str(missing)) for promise in promises]
+        return [self._promise(promise, lassos[promise.name], exploration) for promise in promises]
+
+    def _promise(self, promise: Promise, lasso: Lasso | None, exploration: Exploration) -> Finding:
+        if lasso is None:
+            return self._finding(promise, "leads_to", HOLDS, EXPLORED, None, "")
+        links = [*lasso.path, *lasso.loop]
+        path = [(command, exploration.state(index)) for command, index in links if command is not None]
+        story = tell(
+            self.protocol,
+            self.system,
+            path,
+            promise,
+            faulty=self.faulty,
+            binding=lasso.binding,
+            loop=len(path) - len(lasso.loop) + 1 if lasso.loop else None,
+            stutters=not lasso.loop,
+        )
+        return self._finding(promise, "leads_to", VIOLATED, EXPLORED, story, "")
+
+    def _finding(
+        self, item: Claim | Promise, kind: str, verdict: str, how: str, trace: Story | None, note: str
+    ) -> Finding:
+        that = claim_text(self.protocol, item.name)
+        return Finding(item.name, kind, item.says, that, verdict, how, trace, note, item.at)
+
+
+def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:
+    """Steps that nobody takes in any state."""
+    taken = {
+        (command.actor, command.step)
+        for command, count in zip(exploration.system.commands, exploration.taken.tolist(), strict=True)
+        if count
+    }
+    return [
+        f"{program.name}.{step.name}"
+        for program in protocol.programs
+        for step in program.steps
+        if (program.name, step.name) not in taken
+    ]
+
+
+def _bits(protocol: Protocol) -> int:
+    """Bits of a state, before what never happens is left out."""
+    slots = sum(item.slots * item.machine.bits for item in protocol.instances)
+    copies = sum(
+        program.count * (sum(local.high.bit_length() for local in program.locals) + len(program.steps).bit_length())
+        for program in protocol.programs
+    )
+    return slots + copies
