@@ -38,15 +38,19 @@ from .system import NOWHERE, Cell, Claim, Command, Fired, Promise, System
 
 HOLDS = ("pins", "holds")  # counters of those who use a slot
 AT_WORK = ("loading", "expanding", "quarantined")  # what a state counts as while somebody still has to finish
+OTHERS = "others"  # the owner of cells that count copies that are not there
+_OTHERS_MAX = 255
 _KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
 
-def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None) -> System:
+def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, others: bool = False) -> System:
     """The system that a protocol describes.
 
     Args:
         protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
         faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
+        others: whether every ``count`` also counts copies that are not there, any number of them, which do not move:
+            a cell "others[n].count" each, that no command updates. Proofs for any number of copies ask for it.
 
     Returns:
         The system; cells that are 0 in every state are left out, and so are commands that can never be taken.
@@ -60,7 +64,7 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None) -> Sys
                 for item in protocol.instances
             ),
         )
-    return _without_dead_parts(_Grounding(protocol).system())
+    return _without_dead_parts(_Grounding(protocol, others).system())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,11 @@ class _Way:
 
 
 class _Grounding:
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: Protocol, others: bool = False) -> None:
         self.protocol = protocol
+        self.others: dict[Expr, Name] | None = (
+            {} if others else None
+        )  # what is counted of copy 0 -> all that are not there
         self.cells = {cell.name: cell for cell in _cells(protocol)}
         self.counts = {program.name: program.count for program in protocol.programs}
         self.misfits: list[Expr] = []  # when a value does not fit its field; only a mutant's can fail to
@@ -156,9 +163,20 @@ class _Grounding:
                 holds = self.read(part.condition, {**binding, part.actor: copy})
                 one = Choice(holds, number(1), number(0), NOWHERE)
                 total = one if total == number(0) else _plus(total, one)
-            return total
+            return total if self.others is None else _plus(total, self._others(part, binding))
 
         return rewritten(expr, rule)  # the rule leaves conditions alone until it meets their Count
+
+    def _others(self, counted: Count, binding: Mapping[str, int]) -> Name:
+        assert self.others is not None
+        what = self.read(counted.condition, {**binding, counted.actor: 0})
+        if what not in self.others:
+            cell = Cell(
+                f"{OTHERS}[{len(self.others)}].count", OTHERS, len(self.others), "count", INT, _OTHERS_MAX, (), True
+            )
+            self.cells[cell.name] = cell
+            self.others[what] = cell.read()
+        return self.others[what]
 
     # Steps.
 
@@ -533,7 +551,7 @@ def _without_dead_parts(system: System) -> System:
 
 def _values_taken(system: System) -> dict[str, set[int] | None]:
     """For each cell the values that it may take, or None: any."""
-    known: dict[str, set[int] | None] = {cell.name: {0} for cell in system.cells}
+    known: dict[str, set[int] | None] = {cell.name: None if cell.owner == OTHERS else {0} for cell in system.cells}
     waiting = list(system.commands)
     changed = True
     while changed:

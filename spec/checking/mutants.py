@@ -1,0 +1,135 @@
+"""Every small fault that a spec could have, made one at a time.
+
+Guards are left out or weakened, assignments and events forgotten, atomic steps split, and what a file names is done.
+A fault that no property notices is a hole in the properties, or the part that it takes away does nothing. Finding out
+which is ``hunt.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..language.expressions import Expr, Logic
+from ..language.model import Case, Event, Machine
+from ..language.narrowing import may_narrow, narrowed, with_event
+from ..language.protocol import Instance, Program, Protocol, Step
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFault:
+    """One event of a machine with a fault in one case; ``name`` is such as "swa_window.pin 2: guard dropped"."""
+
+    name: str
+    machine: str
+    faulty: Event
+
+    def events_in(self, protocol: Protocol) -> dict[str, Event]:
+        """The faulty event for each instance of the machine, narrowed as the instance is; {} if it is not fired."""
+        fired = {
+            fire.instance
+            for program in protocol.programs
+            for step in program.steps
+            for fire in step.fire
+            if fire.event == self.faulty.name
+        }
+        return {
+            item.name: _narrowed(item, self.faulty)
+            for item in protocol.instances
+            if item.machine.name == self.machine and item.name in fired
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolFault:
+    """A protocol with a fault in one step; ``name`` is such as "read reader.acquire: fire 1 forgotten"."""
+
+    name: str
+    protocol: Protocol
+
+
+def machine_faults(machine: Machine) -> Iterator[MachineFault]:
+    """Every fault of one guard or one assignment, and those that the machine's file names."""
+    for event in machine.events:
+        for case in event.cases:
+            where = f"{machine.name}.{event.name} {case.number}"
+            for what, faulty in _case_faults(event, case):
+                yield MachineFault(f"{where}: {what}", machine.name, faulty)
+    for mutant in machine.mutants:
+        yield MachineFault(f"{machine.name}: {mutant.name}", machine.name, mutant.faulty)
+
+
+def _case_faults(event: Event, case: Case) -> Iterator[tuple[str, Event]]:
+    if case.when is not None:
+        rest = tuple(other for other in event.cases if other is not case)
+        yield "case dropped", replace(event, cases=rest)
+        for what, guard in _weaker(case.when):
+            yield what, _with_case(event, replace(case, when=guard))
+    for item in case.do:
+        do = tuple(other for other in case.do if other is not item)
+        yield f"{item.field} forgotten", _with_case(event, replace(case, do=do))
+
+
+def _weaker(guard: Expr) -> Iterator[tuple[str, Expr]]:
+    """The guard with one part of an ``and`` or an ``or`` left out."""
+    if isinstance(guard, Logic) and guard.op in ("and", "or"):
+        for number, part in enumerate(guard.operands, start=1):
+            rest = tuple(other for other in guard.operands if other is not part)
+            yield f"part {number} dropped", rest[0] if len(rest) == 1 else replace(guard, operands=rest)
+
+
+def _with_case(event: Event, changed: Case) -> Event:
+    return replace(event, cases=tuple(changed if case.number == changed.number else case for case in event.cases))
+
+
+def _narrowed(instance: Instance, faulty: Event) -> Event:
+    """The event with the field widths of an instance, whose machine is narrowed already."""
+    widths = {field.name: field.bits for field in instance.machine.fields if may_narrow(field)}
+    return narrowed(with_event(instance.machine, faulty), widths).event(faulty.name)
+
+
+def protocol_faults(protocol: Protocol) -> Iterator[ProtocolFault]:
+    """Every fault of one step: its guard, an event, an assignment left out, or what is atomic done in two steps."""
+    for program in protocol.programs:
+        for step in program.steps:
+            where = f"{protocol.name} {program.name}.{step.name}"
+            for what, steps in _step_faults(program, step):
+                programs = tuple(
+                    replace(item, steps=steps) if item.name == program.name else item for item in protocol.programs
+                )
+                yield ProtocolFault(f"{where}: {what}", replace(protocol, programs=programs))
+
+
+def _step_faults(program: Program, step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    def changed(new: Step, *more: Step) -> tuple[Step, ...]:
+        return (*(new if item is step else item for item in program.steps), *more)
+
+    if step.when is not None:
+        yield "guard dropped", changed(replace(step, when=None, otherwise=None))
+        for what, guard in _weaker(step.when):
+            yield what, changed(replace(step, when=guard))
+    for number, fire in enumerate(step.fire, start=1):
+        rest = tuple(other for other in step.fire if other is not fire)
+        yield f"event {number} forgotten", changed(replace(step, fire=rest))
+    for item in step.do:
+        yield (
+            f"{item.field} forgotten",
+            changed(replace(step, do=tuple(other for other in step.do if other is not item))),
+        )
+    after = len(program.steps)  # the code of a step that is added
+    if step.when is not None and step.fire:
+        first = replace(step, fire=(), do=(), refused=None, then=after)
+        second = replace(step, name=f"{step.name}_then", code=after, choose=(), when=None, otherwise=None)
+        yield "check split from use", changed(first, second)
+    for number in range(1, len(step.fire)):
+        first = replace(step, fire=step.fire[:number], do=(), then=after)
+        second = replace(
+            step,
+            name=f"{step.name}_then",
+            code=after,
+            choose=(),
+            when=None,
+            otherwise=None,
+            fire=step.fire[number:],
+        )
+        yield f"split after event {number}", changed(first, second)

@@ -1,0 +1,394 @@
+"""Which slots and which copies of a system are alike, so that states that differ only by their numbers count once.
+
+Copies of an actor run the same program. Slots are alike if no step tells them apart: renumbering them turns the
+commands into themselves, locals that name a slot being renumbered with it. A local that names a slot is *dead* at a
+step when nothing reads it before it is written again; its value there means nothing, and is taken as 0. A claim that
+tells slots apart, by naming one, makes them unlike. All of this is decided by comparing commands and claims as data,
+so that nothing has to be declared. ``canonical.py`` picks the one state that stands for all that are alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..language.expressions import (
+    BOOL,
+    Arithmetic,
+    Choice,
+    Compare,
+    Expr,
+    Extreme,
+    Logic,
+    Member,
+    Name,
+    Not,
+    Number,
+    Remote,
+    Truth,
+)
+from ..language.protocol import Protocol
+from ..language.trees import names_in, rewritten, walked
+from .folding import FALSE, TRUE, conjuncts, folded, number
+from .system import Cell, Claim, Command, System
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A local that names a slot: where it stands, the step of its copy, and the steps at which it is dead."""
+
+    cell: str
+    at: str | None  # None: its actor has one step only
+    dead: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClass:
+    """Slots that are alike: ``numbers`` of each of ``instances``, which are renumbered together with ``pointers``."""
+
+    instances: tuple[str, ...]
+    numbers: tuple[int, ...]
+    pointers: tuple[Pointer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyClass:
+    """An actor of which all copies are alike."""
+
+    actor: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """What may be renumbered, and in plain words what may not, and why."""
+
+    system: System
+    slots: tuple[SlotClass, ...]
+    copies: tuple[CopyClass, ...]
+    unlike: tuple[str, ...]
+
+    @property
+    def trivial(self) -> bool:
+        """Whether there is nothing to renumber."""
+        return not self.slots and not self.copies
+
+
+def symmetry_of(protocol: Protocol, system: System) -> Symmetry:
+    """The slots and copies of a system that are alike; ``system`` is ``ground(protocol)``."""
+    found = _Search(protocol, system)
+    classes, unlike = [], []
+    for instances, pointers in found.domains():
+        names = ", ".join(instances)
+        awake = [pointer.cell for pointer in pointers if 0 not in pointer.dead]
+        if awake:
+            unlike.append(f"slots of {names}: '{awake[0]}' names slot 0 from the start")
+            continue
+        for numbers in found.alike(instances, pointers):
+            telling = found.claims_that_tell_apart(instances, pointers, numbers)
+            if telling:
+                unlike.append(f"slots of {names}: property '{telling[0]}' tells them apart")
+            else:
+                classes.append(SlotClass(instances, numbers, pointers))
+        joined = {each for numbers in found.alike(instances, pointers) for each in numbers}
+        if len(joined) < protocol.instance(instances[0]).slots and protocol.instance(instances[0]).slots > 1:
+            unlike.append(f"slots of {names}: steps name some of them by number")
+    copies = tuple(CopyClass(item.name, item.count) for item in protocol.programs if item.count > 1)
+    return Symmetry(system, tuple(classes), copies, tuple(unlike))
+
+
+@dataclass(frozen=True)
+class _Search:
+    protocol: Protocol
+    system: System
+
+    def domains(self) -> Iterator[tuple[tuple[str, ...], tuple[Pointer, ...]]]:
+        """Instances whose slots are named by the same locals, and these locals; instances of one slot are left out."""
+        together: dict[str, set[str]] = {item.name: {item.name} for item in self.protocol.instances}
+        for instances in self._named_by.values():
+            joined = set().union(*(together[name] for name in instances))
+            for name in joined:
+                together[name] = joined
+        seen: set[str] = set()
+        for item in self.protocol.instances:
+            if item.name in seen or item.slots == 1:
+                continue
+            group = tuple(other.name for other in self.protocol.instances if other.name in together[item.name])
+            seen |= set(group)
+            if len({self.protocol.instance(name).slots for name in group}) > 1:
+                continue
+            pointers = tuple(
+                self._pointer(cell)
+                for (actor, local), named in self._named_by.items()
+                if named & set(group)
+                for cell in self.system.cells
+                if not cell.is_slot and cell.owner == actor and cell.field == local
+            )
+            yield group, pointers
+
+    @cached_property
+    def _named_by(self) -> dict[tuple[str, str], set[str]]:
+        """For each local that names slots somewhere, of which instances."""
+        found: dict[tuple[str, str], set[str]] = {}
+
+        def note(actor: str, index: Expr | None, instance: str) -> None:
+            match index:
+                case Name(name=name, kind="local"):
+                    found.setdefault((actor, name), set()).add(instance)
+                case Remote(owner=owner, index=None, field=field):
+                    found.setdefault((owner, field), set()).add(instance)
+
+        for program in self.protocol.programs:
+            for step in program.steps:
+                exprs = [value for fire in step.fire for _, value in fire.args] + [item.value for item in step.do]
+                exprs += [item.value for side in (step.refused, step.otherwise) if side for item in side.do]
+                exprs += [step.when] if step.when is not None else []
+                for fire in step.fire:
+                    note(program.name, fire.slot, fire.instance)
+                for expr in exprs:
+                    for part in walked(expr):
+                        if isinstance(part, Remote) and part.index is not None:
+                            note(program.name, part.index, part.owner)
+        for expr in (*(item.that for item in self.protocol.properties), *self._progress):
+            for part in walked(expr):
+                if isinstance(part, Remote) and part.index is not None:
+                    note("", part.index, part.owner)
+        return found
+
+    @property
+    def _progress(self) -> list[Expr]:
+        return [expr for item in self.protocol.leads_to for expr in (item.source, item.target)]
+
+    # Dead locals.
+
+    def _pointer(self, cell: Cell) -> Pointer:
+        at = f"{cell.owner}[{cell.number}].at"
+        if at not in self.system.place:
+            read = any(cell.name in _read_by(command) for command in self.system.commands)
+            return Pointer(
+                cell.name, None, frozenset() if read or self._claimed(cell.name, None, 0) else frozenset({0})
+            )
+        steps = range(self.system.cell(at).high + 1)
+        live = {step for step in steps if self._read_at(cell, at, step) or self._claimed(cell.name, at, step)}
+        changed = True
+        while changed:  # backwards: what is live at the end of a command that does not write it was live before
+            before = len(live)
+            for command in self._own(cell):
+                if cell.name not in dict(command.updates) and self._ends_at(command, at) in live:
+                    live.add(_begins_at(command, at))
+            changed = len(live) > before
+        return Pointer(cell.name, at, frozenset(steps) - live)
+
+    def _own(self, cell: Cell) -> list[Command]:
+        return [item for item in self.system.commands if (item.actor, item.copy) == (cell.owner, cell.number)]
+
+    def _ends_at(self, command: Command, at: str) -> int:
+        value = dict(command.updates).get(at)
+        if value is None:
+            return _begins_at(command, at)
+        assert isinstance(value, Number)
+        return value.value
+
+    def _read_at(self, cell: Cell, at: str, step: int) -> bool:
+        for command in self.system.commands:
+            if cell.name not in _read_by(command):
+                continue
+            if (command.actor, command.copy) == (cell.owner, cell.number):
+                if _begins_at(command, at) == step:
+                    return True
+            elif any(_still_reads(expr, cell.name, at, step) for expr in _exprs_of(command)):
+                return True
+        return False
+
+    def _claimed(self, cell: str, at: str | None, step: int) -> bool:
+        exprs = [expr for claim in self.system.claims for expr in claim.exprs]
+        exprs += [expr for promise in self.system.promises for pair in promise.pairs for expr in pair]
+        exprs += [value for _, value in self.system.derived]
+        return any(_still_reads(expr, cell, at, step) for expr in exprs)
+
+    # Slots that are alike.
+
+    def alike(self, instances: tuple[str, ...], pointers: tuple[Pointer, ...]) -> list[tuple[int, ...]]:
+        """Classes of two slots or more that no command tells apart."""
+        slots = self.protocol.instance(instances[0]).slots
+        facts = [self._facts(command, pointers) for command in self.system.commands]
+        plain = _keys(facts, {}, {}, {})
+        classes: list[list[int]] = []
+        for slot in range(slots):
+            for members in classes:
+                if _keys(facts, *self._swapped(instances, pointers, members[0], slot)) == plain:
+                    members.append(slot)
+                    break
+            else:
+                classes.append([slot])
+        return [tuple(members) for members in classes if len(members) > 1]
+
+    def claims_that_tell_apart(
+        self, instances: tuple[str, ...], pointers: tuple[Pointer, ...], numbers: tuple[int, ...]
+    ) -> list[str]:
+        """Names of the claims that do not say the same after slots are renumbered."""
+        found = []
+        for claim in self.system.claims:
+            facts = [self._said(claim, pointers)]
+            plain = _keys(facts, {}, {}, {})
+            swaps = (self._swapped(instances, pointers, numbers[0], other) for other in numbers[1:])
+            if any(_keys(facts, *swap) != plain for swap in swaps):
+                found.append(claim.name)
+        return found
+
+    def _swapped(
+        self, instances: tuple[str, ...], pointers: tuple[Pointer, ...], one: int, other: int
+    ) -> tuple[dict[str, str], dict[str, None], dict[int, int]]:
+        """New names of cells, the cells that hold slot numbers, and new slot numbers."""
+        numbers = {one: other, other: one}
+        cells = {
+            cell.name: f"{cell.owner}[{numbers[cell.number]}].{cell.field}"
+            for cell in self.system.cells
+            if cell.is_slot and cell.owner in instances and cell.number in numbers
+        }
+        return cells, dict.fromkeys(pointer.cell for pointer in pointers), numbers
+
+    def _facts(self, command: Command, pointers: tuple[Pointer, ...]) -> list[_Fact]:
+        """A command for every value of the locals that name slots and that it reads."""
+        names = {pointer.cell: pointer for pointer in pointers}
+        found = []
+        for values in self._values([*command.guard, *(value for _, value in command.updates)], names):
+            guard = [_with(expr, values) for expr in command.guard]
+            if FALSE in guard:
+                continue
+            updates = []
+            for name, value in command.updates:
+                pointer = names.get(name)
+                if pointer is None or self._end(command, pointer) not in pointer.dead:
+                    updates.append((name, _with(value, values)))
+            fixed = {expr: None for part in guard for expr in conjuncts(part)}
+            found.append(_Fact(tuple(values.items()), tuple(fixed), tuple(updates)))
+        return found
+
+    def _end(self, command: Command, pointer: Pointer) -> int:
+        return 0 if pointer.at is None else self._ends_at(command, pointer.at)
+
+    def _said(self, claim: Claim, pointers: tuple[Pointer, ...]) -> list[_Fact]:
+        names = {pointer.cell: pointer for pointer in pointers}
+        neutral = FALSE if claim.kind == "sometimes" else TRUE
+        return [
+            _Fact(tuple(values.items()), (said,), ())
+            for expr in claim.exprs
+            for values in self._values([expr], names)
+            if (said := _with(expr, values)) != neutral
+        ]
+
+    def _values(self, exprs: Iterable[Expr], names: Mapping[str, Pointer]) -> Iterator[dict[str, int]]:
+        read = dict.fromkeys(name.name for expr in exprs for name in names_in(expr) if name.name in names)
+        for values in itertools.product(*(range(self.system.cell(name).high + 1) for name in read)):
+            yield dict(zip(read, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """What a command or a claim says for given slot numbers."""
+
+    values: tuple[tuple[str, int], ...]
+    holds: tuple[Expr, ...]
+    updates: tuple[tuple[str, Expr], ...]
+
+
+def _keys(
+    facts: Iterable[Iterable[_Fact]], cells: Mapping[str, str], pointers: Mapping[str, None], numbers: Mapping[int, int]
+) -> frozenset[object]:
+    """Facts as a set that can be compared, after renaming cells and renumbering slots."""
+
+    def value(name: str, expr: Expr) -> object:
+        if name in pointers:
+            assert isinstance(expr, Number), "slot numbers are copied from choices and from other locals"
+            return numbers.get(expr.value, expr.value)
+        return _key(expr, cells)
+
+    return frozenset(
+        (
+            frozenset((name, numbers.get(number, number)) for name, number in fact.values),
+            frozenset(_key(expr, cells) for expr in fact.holds),
+            frozenset((cells.get(name, name), value(name, expr)) for name, expr in fact.updates),
+        )
+        for each in facts
+        for fact in each
+    )
+
+
+def _key(expr: Expr, cells: Mapping[str, str]) -> object:
+    """An expression as nested tuples, equal for expressions that differ in the order of their operands only."""
+
+    def inner(part: Expr) -> object:
+        return _key(part, cells)
+
+    match expr:
+        case Number(value) | Truth(value):
+            return value
+        case Name(name=name):
+            return cells.get(name, name)
+        case Not(operand):
+            return ("not", inner(operand))
+        case Logic(op, operands) | Extreme(op, operands):
+            return (op, frozenset(map(inner, operands)))
+        case Compare("==" | "!=" as op, left, right):
+            return (op, frozenset((inner(left), inner(right))))
+        case Compare("<" | "<=" | ">" | ">=" as op, left, right):
+            return (op, inner(left), inner(right)) if op[0] == "<" else ("<" + op[1:], inner(right), inner(left))
+        case Arithmetic("+"):
+            return ("+", frozenset(Counter(map(inner, _summands(expr))).items()))
+        case Arithmetic(op, left, right):
+            return (op, inner(left), inner(right))
+        case Member(item, options, negated):
+            return ("in", inner(item), frozenset(map(inner, options)), negated)
+        case Choice(condition, then, otherwise):
+            return ("if", inner(condition), inner(then), inner(otherwise))
+    raise AssertionError(f"no such node in a system: {expr}")
+
+
+def _summands(expr: Expr) -> Iterator[Expr]:
+    match expr:
+        case Arithmetic("+", left, right):
+            yield from _summands(left)
+            yield from _summands(right)
+        case _:
+            yield expr
+
+
+def _with(expr: Expr, values: Mapping[str, int]) -> Expr:
+    """The expression with some cells fixed."""
+
+    def rule(part: Expr) -> Expr:
+        if isinstance(part, Name) and part.name in values:
+            value = values[part.name]
+            return (TRUE if value else FALSE) if part.type == BOOL else number(value)
+        return part
+
+    return folded(rewritten(expr, rule))
+
+
+def _still_reads(expr: Expr, cell: str, at: str | None, step: int) -> bool:
+    """Whether an expression reads a cell while the step of its copy is ``step``."""
+    if all(name.name != cell for name in names_in(expr)):
+        return False
+    fixed = _with(expr, {} if at is None else {at: step})
+    return any(name.name == cell for name in names_in(fixed))
+
+
+def _exprs_of(command: Command) -> tuple[Expr, ...]:
+    return (*command.guard, *(value for _, value in command.updates))
+
+
+def _read_by(command: Command) -> frozenset[str]:
+    return frozenset(name.name for expr in _exprs_of(command) for name in names_in(expr))
+
+
+def _begins_at(command: Command, at: str) -> int:
+    """The step of a command: what its guard says of ``at``, or 0 where its actor never leaves the first step."""
+    for expr in command.guard:
+        match expr:
+            case Compare("==", Name(name=name), Number(value)) if name == at:
+                return value
+    return 0
