@@ -23,6 +23,7 @@ WORTH = 256  # and later, once there are so many states that all bits are no mor
 OUT_OF_MEMORY = "out of memory: {states:,} states and their index fill the {bytes:,} bytes allowed"
 TOO_MANY = "the limit of {states:,} states"
 INTERRUPTED = "interrupted"
+STOPPED = "stopped at the first violation"
 
 
 class Mismatch(Exception):
@@ -174,7 +175,7 @@ class Search:
             end = self.queue.size
             while self.head < end:
                 if self.stop_at_first and self._violated():
-                    return "stopped at the first violation"
+                    return STOPPED
                 chunk = min(1 << CHUNK_BITS, end - self.head)
                 self._expand(self.head, self.head + chunk)
                 self.head += chunk

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 
-from . import engine_numpy
-from .engine_numpy import Mismatch
+from . import engine_c, engine_numpy
+from .compiling import compiler
+from .engine_numpy import TOO_MANY, Mismatch
 from .exploration import Exploration, Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
@@ -24,6 +26,7 @@ from .transitions import transitions_of, truth_of
 __all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of", "truth_of"]
 
 ENGINES = ("auto", "numpy", "c")
+AUTO_STATES = 1 << 17  # "auto" goes on in C where there are more
 
 
 def explore(
@@ -61,14 +64,32 @@ def explore(
     limits = Limits() if limits is None else limits
     started = time.perf_counter()
 
-    def search(without_derived: bool) -> Found:
-        return engine_numpy.search(
-            Layout(system), limits, symmetry, on_progress, xp, stop_at_first, without_derived=without_derived
-        )
+    layout = Layout(system)
 
+    def by_numpy(without_derived: bool, limits: Limits = limits) -> Found:
+        return engine_numpy.search(layout, limits, symmetry, on_progress, xp, stop_at_first, without_derived)
+
+    def by_c(without_derived: bool) -> Found:
+        return engine_c.search(layout, limits, symmetry, on_progress, stop_at_first, without_derived, threads)
+
+    def done(engine: str, found: Found) -> Exploration:
+        return Exploration(system, engine, found, time.perf_counter() - started, symmetry)
+
+    if engine == "c":
+        return done("c", _searched(by_c))
+    if engine == "numpy" or compiler() is None or xp is not np:
+        return done("numpy", _searched(by_numpy))
+    # Whether compiling pays is seen by beginning without.
+    most = AUTO_STATES if limits.states is None else min(limits.states, AUTO_STATES)
+    found = _searched(lambda without_derived: by_numpy(without_derived, replace(limits, states=most)))
+    if found.why_incomplete is None or found.why_incomplete != TOO_MANY.format(states=AUTO_STATES):
+        return done("numpy", found)
+    return done("c", _searched(by_c))
+
+
+def _searched(search: Callable[[bool], Found]) -> Found:
     try:
-        found = search(without_derived=True)
+        return search(True)
     except Mismatch:
         # What was declared derived is not, and its claim will be found violated: leave nothing out of the index.
-        found = search(without_derived=False)
-    return Exploration(system, "numpy", found, time.perf_counter() - started, symmetry)
+        return search(False)

@@ -1,0 +1,193 @@
+"""The generated successor code of a system for the C engine, as the text of its "system.h"; see ``engine.c``.
+
+Expressions are without branches: both sides of ``and``, ``or`` are computed, for which processors are quicker than for
+guessing wrong. Divisors are therefore held at 1 or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..language.expressions import Arithmetic, Expr, Extreme, Number
+from ..language.trees import rewritten
+from ..targets.c import C
+from ..targets.infix import Leaf, Operator
+from ..targets.lowering import simplified, without_extremes, without_implies, without_membership
+from .conditions import Conditions, Spelling
+from .exploration import Symmetry
+from .folding import both, either, equal, number
+from .groups import Group, Guarded, grouped
+from .layout import Layout
+from .system import NOWHERE
+
+BATCH = 256  # states expanded at once; their places in a batch are bytes
+BRANCHLESS = replace(C, operators={**C.operators, "or": Operator("|", 3), "and": Operator("&", 5)})
+
+
+def spelling() -> Spelling:
+    """How C writes words."""
+    return Spelling(
+        literal=lambda bits: f"UINT64_C({bits:#x})",
+        read=lambda text: f"((int64_t){text})",
+        bits=lambda text, _: f"((uint64_t)({text}))",
+        render=_render,
+    )
+
+
+def _render(expr: Expr) -> str:
+    plainer = without_membership(simplified(without_implies(expr)))
+    return BRANCHLESS.render(without_extremes(rewritten(plainer, _divisor_at_least_one)), _spelled)
+
+
+def _divisor_at_least_one(part: Expr) -> Expr:
+    match part:
+        case Arithmetic("//" | "%" as op, left, right) if not isinstance(right, Number):
+            return Arithmetic(op, left, Extreme("max", (right, number(1)), NOWHERE), NOWHERE)
+    return part
+
+
+def _spelled(leaf: Leaf) -> str:
+    name: str = leaf.name  # type: ignore[union-attr]  # only names are left
+    return name
+
+
+def header_text(layout: Layout, symmetry: Symmetry | None, derived_bits: int, wide: bool, factor: int) -> str:
+    """What ``engine.c`` needs to know of a system.
+
+    Args:
+        layout: of its states.
+        symmetry: which states are alike.
+        derived_bits: lowest bits that a perfect index leaves out.
+        wide: whether numbers of states need more than 32 bits.
+        factor: of the hash.
+
+    """
+    system = layout.system
+    groups = grouped(system)
+    moves = Conditions(layout, spelling())
+    sizes = {
+        "WORDS": layout.word_count,
+        "COMMANDS": len(system.commands),
+        "CLAIMS": len(system.claims),
+        "BATCH": BATCH,
+        "AFTER_MAX": BATCH * sum(max(len(commands) for _, commands in group.steps) for group in groups),
+        "DERIVED_BITS": derived_bits,
+        "HAS_DERIVED": int(derived_bits > 0),
+        "HASH_FACTOR": f"UINT64_C({factor:#x})",
+        "ALL_MOVE": int(all(map(moves.moves, system.commands))),
+        "SYMMETRIC": int(symmetry is not None),
+    }
+    lines = [f"#define {name} {value}" for name, value in sizes.items()]
+    lines += [f"typedef uint{64 if wide else 32}_t number;", ""]
+    if symmetry is not None:
+        lines += [symmetry.c_text(layout), ""]
+    lines += [*_expand(layout, groups), "", *_follows(layout), "", *_claims(layout)]
+    return "\n".join(lines) + "\n"
+
+
+def _expand(layout: Layout, groups: Iterable[Group]) -> list[str]:
+    lines = [
+        "// All successors of `count` states: the states, which of the batch each comes from, and how many.",
+        "static inline int expand(const uint64_t *restrict rows, const int count, uint64_t *restrict after,",
+        "                         uint16_t *restrict origin, uint64_t *restrict taken) {",
+        "    int n = 0, was;",
+    ]
+    for group in groups:
+        lines += _group(layout, group)
+    return [*lines, "    return n;", "}"]
+
+
+def _group(layout: Layout, group: Group) -> list[str]:
+    if group.cell is None:
+        ((_, commands),) = group.steps
+        return [line for guarded in commands for line in _command(layout, guarded, "count", "")]
+    spot, cell = layout.place(group.cell), layout.system.cell(group.cell)
+    steps = spot.mask + 1
+    lines = [
+        f"    {{   // by {group.cell}",
+        f"        uint8_t at[{steps}][BATCH];",
+        f"        int in[{steps}] = {{0}};",
+        "        for (int i = 0; i < count; i++) {",
+        f"            const int step = (int)(rows[i * WORDS + {spot.word}] >> {spot.shift} & {spot.mask});",
+        "            at[step][in[step]++] = (uint8_t)i;",
+        "        }",
+    ]
+    for step, commands in group.steps:
+        if step >= steps:
+            continue
+        lines.append(f"        // {cell.shown(step)}")
+        for guarded in commands:
+            lines += ["    " + line for line in _command(layout, guarded, f"in[{step}]", f"at[{step}]")]
+    return [*lines, "    }"]
+
+
+def _command(layout: Layout, guarded: Guarded, count: str, rows: str) -> list[str]:
+    conditions, command = Conditions(layout, spelling()), layout.system.commands[guarded.number]
+    test = conditions.condition(guarded.guard)
+    if test is False:
+        return []
+    row = f"const int i = {rows}[j]; " if rows else ""
+    variable = "j" if rows else "i"
+    words = [f"s{word} = rows[i * WORDS + {word}]" for word in range(layout.word_count)]
+    after = [f"after[n * WORDS + {word}] = {text};" for word, text in enumerate(conditions.updated(command))]
+    return [
+        "    was = n;",
+        f"    for (int {variable} = 0; {variable} < {count}; {variable}++) {{   // {command.label}",
+        f"        {row}const uint64_t {', '.join(words)};",
+        f"        {' '.join(after)}",
+        "        origin[n] = (uint16_t)i;",
+        f"        n += {1 if test is True else test};",
+        "    }",
+        f"    taken[{guarded.number}] += (uint64_t)(n - was);",
+    ]
+
+
+def _follows(layout: Layout) -> list[str]:
+    system = layout.system
+    derived = both(equal(system.cell(name).read(), value) for name, value in system.derived)
+    return [
+        "// Whether every derived cell has its value.",
+        "static inline int follows(const uint64_t *s) {",
+        f"    return {_predicate(layout, derived)};",
+        "}",
+    ]
+
+
+def _claims(layout: Layout) -> list[str]:
+    firsts, quiet = [], []
+    for place, claim in enumerate(layout.system.claims):
+        together = either(claim.exprs) if claim.kind == "sometimes" else both(claim.exprs)
+        test = _predicate(layout, together)
+        if claim.kind == "quiet":
+            quiet.append(f"        case {place}: return !({test});  // {claim.name}")
+        else:
+            decides = f"({test})" if claim.kind == "sometimes" else f"!({test})"
+            firsts.append(f"        case {place}: {{ FIRST_WHERE(rows, from, to, {decides}) }}  // {claim.name}")
+    return [
+        "// The first state in [from, to) that decides a claim about every state, or NONE.",
+        "static uint64_t first_claim(int claim, const uint64_t *rows, uint64_t from, uint64_t to) {",
+        "    switch (claim) {",
+        *firsts,
+        "    }",
+        "    return NONE;",
+        "}",
+        "",
+        "// Whether a state that no command leaves breaks a claim about these.",
+        "static int quiet_claim(int claim, const uint64_t *s) {",
+        "    switch (claim) {",
+        *quiet,
+        "    }",
+        "    return 0;",
+        "}",
+    ]
+
+
+def _predicate(layout: Layout, expr: Expr) -> str:
+    """A condition of the row ``s``."""
+    test = Conditions(layout, spelling()).condition(expr)
+    if isinstance(test, bool):
+        return str(int(test))
+    for word in range(layout.word_count):
+        test = test.replace(f"s{word} ", f"s[{word}] ").replace(f"s{word})", f"s[{word}])")
+    return test

@@ -1,0 +1,266 @@
+"""Breadth-first search in generated C, compiled when it is needed and loaded with ctypes; see ``engine.c``.
+
+All memory is NumPy's. Room for as many states as the limit allows is taken at once and fills page by page, so that
+growing copies nothing; the index begins small, as a table, and becomes a bit a state when that is smaller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .c_text import header_text
+from .compiling import load
+from .engine_numpy import INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
+from .exploration import Found, Symmetry
+from .layout import Layout
+from .limits import Limits, Progress
+from .visited import FACTOR
+
+GO_ON, DONE, AT_CAP, MISMATCH, DECIDED = range(5)
+FIRST_PLACES_BITS = 16
+FILLED = 0.5  # of a table that can grow
+FILLED_MOST = 0.875  # of one that can't
+STEP_SECONDS = 0.1  # how long a call takes, so that Ctrl-C is heard and progress seen
+FIRST_BUDGET, BUDGET_MAX = 1 << 14, 1 << 24
+NONE = (1 << 64) - 1
+
+
+class _Search(ctypes.Structure):
+    _fields_ = [  # ctypes reads it
+        ("rows", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("index", ctypes.c_void_p),
+        ("places", ctypes.c_uint64),
+        ("cap", ctypes.c_uint64),
+        ("head", ctypes.c_uint64),
+        ("tail", ctypes.c_uint64),
+        ("level_end", ctypes.c_uint64),
+        ("depth", ctypes.c_uint64),
+        ("taken", ctypes.c_void_p),
+        ("met", ctypes.c_void_p),
+        ("stops", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
+        ("threads", ctypes.c_uint64),
+    ]
+
+
+class _Run:
+    def __init__(
+        self,
+        layout: Layout,
+        limits: Limits,
+        symmetry: Symmetry | None,
+        stop_at_first: bool,
+        without_derived: bool,
+        threads: int,
+        factor: int,
+    ) -> None:
+        self.layout, self.limits = layout, limits
+        self.derived_bits = layout.derived_bits if without_derived else 0
+        self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
+        room = self._room(limits.bytes)
+        self.wide = room >= (1 << 32) - 1
+        self.library = load(
+            {
+                "engine.c": Path(__file__).with_name("engine.c").read_text(),
+                "system.h": header_text(layout, symmetry, self.derived_bits, self.wide, factor & NONE),
+            }
+        )
+        self._declare()
+        self.slack = int(self.library.slack(threads))
+        claims = layout.system.claims
+        self.taken = np.zeros(max(len(layout.system.commands), 1), dtype=np.uint64)
+        self.met = np.full(max(len(claims), 1), NONE, dtype=np.uint64)
+        self.stops = np.array([stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8)
+        self.buffers = np.empty(threads * int(self.library.buffer_bytes()), dtype=np.uint8)
+        self.rows, self.parents = self._queue(room + self.slack + 1)
+        self.index: Any = np.zeros(0, dtype=np.uint64)
+        self.state = _Search(
+            rows=self.rows.ctypes.data,
+            parents=self.parents.ctypes.data,
+            taken=self.taken.ctypes.data,
+            met=self.met.ctypes.data,
+            stops=self.stops.ctypes.data,
+            buffers=self.buffers.ctypes.data,
+            threads=threads,
+        )
+
+    def _declare(self) -> None:
+        search = ctypes.POINTER(_Search)
+        library = self.library
+        library.advance.argtypes, library.advance.restype = [search, ctypes.c_uint64], ctypes.c_int
+        library.index_all.argtypes, library.index_all.restype = [search], ctypes.c_int
+        library.begin.argtypes, library.begin.restype = [search], None
+        library.slack.argtypes, library.slack.restype = [ctypes.c_uint64], ctypes.c_uint64
+        library.buffer_bytes.argtypes, library.buffer_bytes.restype = [], ctypes.c_uint64
+        library.advise.argtypes, library.advise.restype = [ctypes.c_void_p, ctypes.c_uint64], None
+
+    def _room(self, bytes_: int) -> int:
+        """The most states that fit, or that there can be."""
+        fits = bytes_ // (8 * self.layout.word_count + 4)
+        kept = fits if self.limits.states is None else min(fits, self.limits.states)
+        return min(kept, 1 << min(self.layout.bits, 62)) + 1
+
+    def _queue(self, room: int) -> tuple[Any, Any]:
+        while True:
+            try:
+                rows = np.empty((room, self.layout.word_count), dtype=np.uint64)
+                parents = np.empty(room, dtype=np.uint64 if self.wide else np.uint32)
+            except MemoryError:  # a machine that promises no more memory than it has
+                if room <= self.slack + 2:
+                    raise
+                room = max(room // 2, self.slack + 2)
+                continue
+            self.library.advise(rows.ctypes.data, rows.nbytes)
+            self.library.advise(parents.ctypes.data, parents.nbytes)
+            return rows, parents
+
+    # Memory.
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of one state in the queue."""
+        return 8 * self.layout.word_count + int(self.parents.itemsize)
+
+    def _spare(self) -> int:
+        """Bytes left for the index."""
+        return self.limits.bytes - int(self.state.tail + self.slack) * self.state_bytes - int(self.buffers.nbytes)
+
+    def _take_index(self, index: Any, places: int) -> None:
+        self.index = index
+        self.library.advise(index.ctypes.data, index.nbytes)
+        self.state.index, self.state.places = index.ctypes.data, places
+        if self.library.index_all(ctypes.byref(self.state)) == MISMATCH:
+            raise Mismatch
+        self.filled = FILLED
+        self._set_cap()
+
+    def _set_cap(self) -> None:
+        """No state is expanded when more states than these are there."""
+        caps = [len(self.rows) - self.slack - 1]
+        caps.append((self.limits.bytes - int(self.index.nbytes + self.buffers.nbytes)) // self.state_bytes - self.slack)
+        if self.state.places:
+            caps.append(int(self.state.places * self.filled) - self.slack)
+        if self.limits.states is not None:
+            caps.append(self.limits.states)
+        self.state.cap = max(min(caps), 0)
+
+    def choose_index(self) -> bool:
+        """Take a larger index, or one that is smaller for so many states; False: there is no room for one."""
+        tail, spare = int(self.state.tail), self._spare()
+        if self.index_bits is not None and (self.state.places or not len(self.index)):
+            words = max(1, (1 << self.index_bits) >> 6)
+            pays = self.index_bits <= SMALL_BITS or words * 8 <= tail * WORTH
+            if pays and words * 8 <= spare // 2:
+                self.index = None  # before the next is there
+                self._take_index(np.zeros(words, dtype=np.uint64), 0)
+                return True
+        needed = max(int((tail + self.slack) / FILLED) + 1, 1 << FIRST_PLACES_BITS)
+        places = 1 << needed.bit_length()
+        number = 8 if self.wide else 4
+        if places * number <= spare:
+            self.index = None
+            self._take_index(np.zeros(places, dtype=np.uint64 if self.wide else np.uint32), places)
+            return True
+        if self.state.places and self.filled < FILLED_MOST:
+            self.filled = FILLED_MOST
+            self._set_cap()
+            return True
+        return False
+
+    # The search.
+
+    def run(self, on_progress: Callable[[Progress], None] | None) -> str | None:
+        """Search to the end or to a limit; says why it ended early."""
+        state, started, budget = self.state, time.perf_counter(), FIRST_BUDGET
+        self.library.begin(ctypes.byref(state))
+        if not self.choose_index():
+            return self._out_of_memory()
+        while True:
+            before = time.perf_counter()
+            why = self.library.advance(ctypes.byref(state), budget)
+            now = time.perf_counter()
+            if on_progress is not None:
+                on_progress(Progress(state.tail, state.tail - state.head, state.depth, now - started))
+            if why == DONE:
+                return None
+            if why == MISMATCH:
+                raise Mismatch
+            if why == DECIDED:
+                return STOPPED
+            if why == AT_CAP and (reason := self._at_cap()) is not None:
+                return reason
+            if why == GO_ON:
+                factor = STEP_SECONDS / max(now - before, 1e-6)
+                budget = int(min(max(budget * min(factor, 4.0), FIRST_BUDGET), BUDGET_MAX))
+
+    def _at_cap(self) -> str | None:
+        tail = int(self.state.tail)
+        if self.limits.states is not None and tail > self.limits.states:
+            return TOO_MANY.format(states=self.limits.states)
+        if self.state.places and tail > int(self.state.places * self.filled) - self.slack and self.choose_index():
+            return None
+        return self._out_of_memory()
+
+    def _out_of_memory(self) -> str:
+        return OUT_OF_MEMORY.format(states=self.state.tail, bytes=self.limits.bytes)
+
+    def found(self, why: str | None) -> Found:
+        """What there is now."""
+        count = int(self.state.tail)
+        if self.limits.states is not None:
+            count = min(count, self.limits.states)
+        rows, parents = self.rows[:count], self.parents[:count]
+        if count < len(self.rows) // 4:  # don't keep room that nobody will need
+            rows, parents = rows.copy(), parents.copy()
+        commands = len(self.layout.system.commands)
+        return Found(
+            words=rows,
+            parents=parents,
+            transitions=int(self.taken.sum()),
+            depth=int(self.state.depth),
+            why_incomplete=why,
+            met={place: int(first) for place, first in enumerate(self.met) if int(first) < count},
+            taken=self.taken[:commands].astype(np.int64),
+        )
+
+
+def search(
+    layout: Layout,
+    limits: Limits,
+    symmetry: Symmetry | None,
+    on_progress: Callable[[Progress], None] | None,
+    stop_at_first: bool,
+    without_derived: bool = True,
+    threads: int = 1,
+    factor: int = FACTOR,
+) -> Found:
+    """All states of a system.
+
+    Args:
+        layout: of the system.
+        limits: bounds of states and memory.
+        symmetry: which states are alike.
+        on_progress: called now and then.
+        stop_at_first: end soon after the first violation.
+        without_derived: whether derived cells are left out of a perfect index.
+        threads: how many.
+        factor: of the hash.
+
+    Raises:
+        CompileError: there is no C compiler, or it failed.
+        Mismatch: a derived cell was left out of the index and does not follow from the others.
+
+    """
+    run = _Run(layout, limits, symmetry, stop_at_first, without_derived, threads, factor)
+    try:
+        why = run.run(on_progress)
+    except KeyboardInterrupt:
+        why = INTERRUPTED
+    return run.found(why)
