@@ -124,6 +124,9 @@ def test_a_folder_that_is_not_there_is_2(tmp_path: Path, capsys: pytest.CaptureF
         ("swa_window.boundary", "guards that read it: slide, rewind, pin"),
         ("POOL_FULL", "not enough can be evicted"),
         ("HIT_PENDING", "give `answer.plan` to `load`"),
+        ("block", "only protocols use it; written in spec/protocols/machines/block.yaml"),
+        ("block.pin", "refused as stale"),
+        ("E421", "wrong"),
     ],
 )
 def test_explain_knows(word: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
