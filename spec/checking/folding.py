@@ -155,6 +155,9 @@ def _member(expr: Member) -> Expr:
     if len(kept) < 2:
         found = either(test for test in tests if test != FALSE)
         return negation(found) if expr.negated else found
+    low, high = interval(expr.item)
+    if high - low < len(kept) and {number(value) for value in range(low, high + 1)} <= set(kept):
+        return FALSE if expr.negated else TRUE
     return Member(expr.item, tuple(dict.fromkeys(kept)), expr.negated, NOWHERE)
 
 
