@@ -1,0 +1,129 @@
+"""Which property notices each fault: every mutant is explored until one does.
+
+A fault of a machine is looked for in every protocol that fires the event, the smallest first; a fault of a protocol in
+that protocol. It is *killed* by the first property that breaks: an ``always``, a deadlock, a ``sometimes`` that is no
+longer met, a promise. One that changes no word and no state anywhere is *without effect*: the part that it took away
+decides nothing that a run meets. Everything else *survives*, and is a hole in the properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..language.model import Event
+from ..language.protocol import Protocol
+from .explore import Exploration, Limits, explore
+from .fairness import check_promises
+from .grounding import ground
+from .mutants import MachineFault, ProtocolFault
+from .system import System
+
+KILLED, SAME, SURVIVES = "killed", "without effect", "survives"
+STATES_MAX = 1_000_000  # a mutant that has more is not decided
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """What became of one fault: by which property of which protocol it was noticed, and in how many steps.
+
+    ``depth`` is None where no run shows it: a situation that never arises, or a run for ever.
+    """
+
+    name: str
+    outcome: str  # KILLED | SAME | SURVIVES
+    protocol: str | None
+    by: str | None
+    depth: int | None
+
+
+def hunt(protocols: Sequence[Protocol], faults: Iterable[MachineFault | ProtocolFault]) -> Iterator[Catch]:
+    """Look for faults, one after the other; each result is given as soon as it is known.
+
+    Args:
+        protocols: all that may notice a fault of a machine, and those that the faults of protocols are in.
+        faults: what to look for.
+
+    Raises:
+        TooLargeError: a protocol has more states than a mutant may have.
+
+    """
+    search = _Hunt(protocols)
+    for fault in faults:
+        yield search.of_machine(fault) if isinstance(fault, MachineFault) else search.of_protocol(fault)
+
+
+class TooLargeError(Exception):
+    """A protocol is not explored in full within the bounds of a hunt."""
+
+
+class _Hunt:
+    def __init__(self, protocols: Sequence[Protocol]) -> None:
+        self.right = {protocol.name: _Right.of(protocol) for protocol in protocols}
+        self.protocols = sorted(protocols, key=lambda protocol: self.right[protocol.name].found.states)
+
+    def of_machine(self, fault: MachineFault) -> Catch:
+        same = True
+        for protocol in self.protocols:
+            faulty = fault.events_in(protocol)
+            if not faulty:
+                continue
+            catch, changed = self._look(fault.name, protocol, faulty)
+            if catch is not None:
+                return catch
+            same = same and not changed
+        return Catch(fault.name, SAME if same else SURVIVES, None, None, None)
+
+    def of_protocol(self, fault: ProtocolFault) -> Catch:
+        catch, changed = self._look(fault.name, fault.protocol, {})
+        return catch or Catch(fault.name, SURVIVES if changed else SAME, None, None, None)
+
+    def _look(self, name: str, protocol: Protocol, faulty: Mapping[str, Event]) -> tuple[Catch | None, bool]:
+        """The catch, if any, and whether the fault changed anything."""
+        right = self.right[protocol.name]
+        system = ground(protocol, faulty)
+        if right.is_same(system):
+            return None, False
+        found = explore(system, engine="numpy", limits=Limits(states=STATES_MAX), stop_at_first=True)
+        if found.violations:
+            claim, index = min(found.violations.items(), key=lambda item: item[1])
+            return Catch(name, KILLED, protocol.name, claim, len(found.path(index))), True
+        if not found.complete:
+            return None, True
+        missed = [n for n, verdict in found.verdicts().items() if verdict == "violated"]
+        if missed:
+            return Catch(name, KILLED, protocol.name, missed[0], None), True
+        broken = [n for n, lasso in check_promises(found).items() if lasso is not None]
+        if broken:
+            return Catch(name, KILLED, protocol.name, broken[0], None), True
+        return None, not right.reaches_the_same(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """A protocol without fault, and what it reaches."""
+
+    found: Exploration
+
+    @classmethod
+    def of(cls, protocol: Protocol) -> _Right:
+        found = explore(ground(protocol), engine="numpy", limits=Limits(states=STATES_MAX))
+        if not found.complete:
+            raise TooLargeError(f"'{protocol.name}' is too large to look for faults in: {found.why_incomplete}")
+        return cls(found)
+
+    def is_same(self, other: System) -> bool:
+        """Whether a system has the very same cells and commands."""
+        mine = self.found.system
+        return mine.cells == other.cells and mine.commands == other.commands
+
+    def reaches_the_same(self, other: Exploration) -> bool:
+        """Whether another search found the same states and transitions, so that the fault decided nothing."""
+        mine = self.found
+        if (mine.states, mine.transitions, mine.depth) != (other.states, other.transitions, other.depth):
+            return False
+        if mine.system.cells != other.system.cells:
+            return False
+        return bool((np.sort(mine.words, axis=0) == np.sort(other.words, axis=0)).all())
