@@ -85,7 +85,7 @@ def details(row: Row, source_line: str | None) -> Iterable[str]:
     if row.problem is not None:
         yield render(row.problem, source_line)
     elif report.why_incomplete is not None:
-        yield f"{report.protocol}: incomplete, {report.why_incomplete}; what is unknown was not decided"
+        yield f"{report.protocol}: incomplete ({report.why_incomplete}): what is unknown was not decided"
     for finding in report.broken:
         yield f"{where(finding)} {text(finding.trace)}" if finding.trace is not None else _unmet(finding)
     for finding in report.findings:

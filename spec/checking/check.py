@@ -22,10 +22,12 @@ from .exploration import HOLDS, UNKNOWN, VIOLATED
 from .explore import Exploration, Limits, Progress, explore
 from .fairness import Lasso, NeedsScipy, check_promises
 from .grounding import ground
-from .layout import Layout, Words
+from .layout import Layout
 from .story import Story, claim_text, tell
-from .symmetry import Symmetry, symmetry_of
+from .symmetry import symmetry_of
 from .system import Claim, Promise, System
+
+__all__ = ["HOLDS", "UNKNOWN", "VIOLATED", "Finding", "Report", "check_protocol", "too_large"]
 
 EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
 
@@ -179,7 +181,7 @@ def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], 
         at = replace(bound.at, length=len(name))
         least = f"one less takes {saved[name]} of {bits} bits off a state"
         fix = f"lower bound '{name}', now {bound.value}: {least}; or {fix}"
-    text = f"'{protocol.name}' is too large to explore: {report.why_incomplete}, and is not decided"
+    text = f"'{protocol.name}' is too large to explore: the search ended at {report.why_incomplete}"
     return Problem("E422", at, text, fix)
 
 

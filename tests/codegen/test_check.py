@@ -1,0 +1,185 @@
+"""`kvfsm check`: what people and programs read, exit codes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvfsm.codegen.cli import check, main
+from kvfsm.spec.checking.check import Report
+from kvfsm.spec.checking.check import check_protocol as real_check
+
+REPO = Path(__file__).parents[2]
+FIELDS = {
+    "protocol", "bounds", "engine", "states", "transitions", "depth", "complete", "seconds", "properties", "mutants",
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A spec of one's own with two small protocols."""
+    root = tmp_path / "own"
+    for folder in ("objects", "protocols/machines"):
+        shutil.copytree(REPO / "spec" / folder, root / folder, ignore=shutil.ignore_patterns("*.md"))
+    shutil.copy(REPO / "spec" / "vocabulary.yaml", root)
+    for name in ("toctou", "store"):
+        shutil.copy(REPO / "spec" / "protocols" / f"{name}.yaml", root / "protocols")
+    return root
+
+
+def edit(root: Path, name: str, before: str, after: str) -> None:
+    path = root / name
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+
+
+def test_the_table_shows_what_holds(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "toctou", "--spec", str(own)]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["protocol", "bounds", "states", "transitions", "depth", "seconds", "claims"]
+    assert row.startswith("toctou    slots 2, readers 2")
+    assert "30,192" in row and "120,640" in row and row.endswith("hold")
+
+
+def test_programs_read_every_field(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--json", "--spec", str(own)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert [entry["protocol"] for entry in answer["protocols"]] == ["store", "toctou"]
+    for entry in answer["protocols"]:
+        assert set(entry) >= FIELDS
+        assert {"always", "sometimes", "deadlock"} <= {item["kind"] for item in entry["properties"]}
+        for item in entry["properties"]:
+            assert {"name", "kind", "verdict", "how", "trace"} <= set(item)
+            assert (item["verdict"], item["how"], item["trace"]) == ("holds", "explored", None)
+    toctou = answer["protocols"][1]
+    assert (toctou["states"], toctou["transitions"], toctou["depth"]) == (30192, 120640, 32)
+    assert toctou["bounds"] == {"slots": 2, "readers": 2}
+
+
+def test_a_broken_spec_is_told_as_a_story_and_in_files(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = "{from: [resident, packed, expired], when: holds > %d, refuse: held}"
+    edit(own, "objects/compressed_kv.yaml", guard % 0, guard % 1)
+    out = tmp_path / "broken"
+    assert main(["check", "store", "--spec", str(own), "-o", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert "VIOLATED: " in said
+    assert "breaks kv.transfer_protects (S3), always:" in said
+    assert f"{own}/objects/compressed_kv.yaml:" in said
+    stem = "store.kv.transfer_protects"
+    names = {path.name for path in out.iterdir()}
+    test = "test_store_kv_transfer_protects.py"
+    assert {f"{stem}.txt", f"{stem}.json", f"{stem}.mmd", f"{stem}.svg", test} <= names
+    assert json.loads((out / f"{stem}.json").read_text())["broken"]["name"] == "kv.transfer_protects"
+    # The runtime here is that of the shipped spec, and the test says so rather than replaying another machine's story.
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(out / test)],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "compressed_kv was generated from another spec; run kvfsm gen" in done.stdout
+
+
+def test_a_protocol_without_runtime_is_model_only(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(own, "protocols/machines/block.yaml", "epoch != expected", "epoch < expected")
+    out = tmp_path / "broken"
+    code = main(["check", "toctou", "--spec", str(own), "-o", str(out)])
+    said = capsys.readouterr()
+    assert code == 1, said.err
+    assert "toctou: model only, as the runtime has no block: nothing to replay" in said.out
+    assert not list(out.glob("test_*.py"))
+    assert list(out.glob("*.svg"))
+
+
+def test_bounds_change_on_the_command_line_and_deep(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = ["--bound", "slots=1", "--bound", "readers=1"]
+    assert main(["check", "toctou", "--spec", str(own), *bounds, "--json"]) == 1  # two readers share nothing any more
+    small = json.loads(capsys.readouterr().out)["protocols"][0]
+    assert small["bounds"] == {"slots": 1, "readers": 1}
+    text = (own / "protocols" / "toctou.yaml").read_text()
+    deep = next(line for line in text.splitlines() if line.startswith("deep:")) if "\ndeep:" in text else ""
+    (own / "protocols" / "toctou.yaml").write_text(
+        text.replace(f"{deep}\n" if deep else "", "").replace(
+            "bounds: {slots: 2, readers: 2}\n", "bounds: {slots: 1, readers: 1}\ndeep: {readers: 2}\n"
+        )
+    )
+    assert main(["check", "toctou", "--spec", str(own), "--deep", "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["protocols"][0]["bounds"] == {"slots": 1, "readers": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["toctuo"], "there is no protocol 'toctuo'; use one of: store, toctou (closest: toctou)"),
+        (["toctou", "--bound", "slotz=3"], "E401 there is no bound 'slotz' to change"),
+        (["--bound", "slotz=3"], "no protocol has a bound 'slotz'; use one of: readers, slots (closest: slots)"),
+        (["toctou", "--bound", "slots=65"], "E116 the slots of instance 'block' is 65"),
+        (["toctou", "--bound", "slots"], "--bound takes NAME=N, such as slots=3, not 'slots'"),
+        (["--states", "0"], "--states must be more than 0"),
+    ],
+)
+def test_wrong_use_is_2_and_says_what_is_right(
+    own: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["check", *arguments, "--spec", str(own)]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("event: unpin", "event: unpinn", "E407"),
+        ("block[reader.slot].epoch == reader.seen", "block[reader.slot].epok == reader.seen", "E2"),
+        ("do: {slot: 0, seen: 0}\n  allocator", "do: {slot: 0, seen: seen + 1}\n  allocator", "E412"),
+    ],
+    ids=["a missing event", "a missing field", "an unbounded counter"],
+)
+def test_a_protocol_with_a_mistake_is_located_and_mended(
+    own: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, code: str
+) -> None:
+    edit(own, "protocols/toctou.yaml", before, after)
+    assert main(["check", "toctou", "--spec", str(own)]) == 1
+    said = capsys.readouterr().err
+    assert f"{own}/protocols/toctou.yaml:" in said
+    assert f": {code}" in said
+    assert "fix: " in said
+
+
+def test_a_model_too_large_is_incomplete_and_says_what_to_lower(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "toctou", "--spec", str(own), "--states", "1000"]) == 1
+    said = capsys.readouterr().out
+    assert "INCOMPLETE" in said
+    assert f"{own}/protocols/toctou.yaml:" in said
+    assert "E422 'toctou' is too large to explore" in said
+    assert "fix: lower bound 'slots', now 2" in said
+
+
+def test_ctrl_c_reports_what_is_known(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(protocol: object, **options: object) -> Report:
+        if getattr(protocol, "name", "") == "toctou":
+            raise KeyboardInterrupt
+        return real_check(protocol, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(check, "check_protocol", stopped)
+    assert main(["check", "--spec", str(own)]) == 130
+    said = capsys.readouterr()
+    assert "store " in said.out
+    assert said.err.endswith("kvfsm check: stopped; not looked at: toctou\n")
+
+
+def test_progress_goes_to_stderr(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "_LINE_SECONDS", -1.0)
+    assert main(["check", "toctou", "--spec", str(own)]) == 0
+    assert "a second, " in capsys.readouterr().err

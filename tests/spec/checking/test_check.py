@@ -1,0 +1,129 @@
+"""Checking a protocol: verdicts, what an early end leaves unknown, and the story of what breaks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large
+from kvfsm.spec.checking.limits import Limits
+from kvfsm.spec.language.load import Spec, load_spec, resized
+from kvfsm.spec.language.protocol import Protocol
+
+CODE = "E422"
+
+
+@cache
+def shipped() -> Spec:
+    return load_spec().required()
+
+
+def toctou() -> Protocol:
+    return shipped().protocol("toctou")
+
+
+@cache
+def whole() -> Report:
+    return check_protocol(toctou())
+
+
+@cache
+def broken() -> Report:
+    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
+    return check_protocol(toctou(), faulty=dict(mutant.faulty))
+
+
+def test_the_reference_model_has_the_counts_it_is_known_for() -> None:
+    report = whole()
+    assert (report.states, report.transitions, report.depth) == (30_192, 120_640, 32)
+    assert report.ok and report.complete
+    assert {finding.verdict for finding in report.findings} == {HOLDS}
+    assert {finding.how for finding in report.findings} == {"explored"}
+    assert report.idle == ()
+
+
+def test_states_that_differ_by_numbers_may_count_once() -> None:
+    report = check_protocol(toctou(), symmetry=True)
+    assert (report.states, report.renumbered, report.ok) == (8_254, True, True)
+
+
+def test_the_faulty_reference_model_breaks_in_five_steps() -> None:
+    (finding, *_) = broken().broken
+    assert finding.trace is not None
+    assert finding.kind == "always"
+    assert len(finding.trace.turns) == 5
+    assert finding.trace.broken is not None
+    assert finding.trace.broken.claim == finding.name
+    assert not broken().ok
+
+
+def test_symmetry_tells_the_same_story_in_numbers_of_its_own() -> None:
+    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
+    report = check_protocol(toctou(), faulty=dict(mutant.faulty), symmetry=True)
+    assert [finding.name for finding in report.broken] == [finding.name for finding in broken().broken]
+    for finding, other in zip(report.broken, broken().broken, strict=True):
+        assert finding.trace is not None and other.trace is not None
+        assert len(finding.trace.turns) == len(other.trace.turns)
+
+
+def test_a_search_that_ends_early_is_no_pass() -> None:
+    report = check_protocol(toctou(), limits=Limits(states=500))
+    assert not report.complete and not report.ok
+    assert UNKNOWN in {finding.verdict for finding in report.findings}
+    assert all(f.verdict != HOLDS or f.kind == "sometimes" for f in report.findings)
+    assert {finding.how for finding in report.findings if finding.verdict == UNKNOWN} == {"sampled"}
+
+
+def test_a_violation_that_was_seen_counts_although_the_search_ended_early() -> None:
+    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
+    report = check_protocol(toctou(), faulty=dict(mutant.faulty), limits=Limits(states=5_000))
+    assert not report.complete
+    assert [finding.verdict for finding in report.broken] == [VIOLATED] * len(report.broken) != []
+
+
+def test_a_protocol_that_is_too_large_is_told_at_the_bound_to_lower() -> None:
+    report = check_protocol(toctou(), limits=Limits(states=500))
+    problem = too_large(report, toctou(), lambda name, value: resized(shipped(), "toctou", {name: value})[0])
+    assert problem.code == CODE
+    assert (problem.place.file, problem.place.length) == ("spec/protocols/toctou.yaml", len("slots"))
+    assert "500 states" in problem.text
+    assert problem.fix.startswith("lower bound 'slots', now 2: one less takes ")
+
+
+def test_a_loop_that_starves_is_told_as_one() -> None:
+    """Without fairness nobody has to move, so that every promise breaks."""
+    from dataclasses import replace
+
+    protocol = shipped().protocol("store")
+    unfair = replace(protocol, leads_to=tuple(replace(item, fair=()) for item in protocol.leads_to))
+    assert all(finding.verdict == HOLDS for finding in check_protocol(protocol).findings)
+    findings = {finding.name: finding for finding in check_protocol(unfair).findings}
+    ends = findings["write_ends"]
+    assert ends.verdict == VIOLATED and ends.trace is not None
+    assert ends.trace.stutters or ends.trace.loop is not None
+    assert ends.trace.broken is not None
+    assert ends.trace.broken.kind == "leads_to"
+
+
+def test_a_claim_that_is_never_met_is_violated_and_has_no_story() -> None:
+    from dataclasses import replace
+
+    from kvfsm.spec.language.expressions import Truth
+
+    protocol = toctou()
+    first = next(item for item in protocol.properties if item.kind == "sometimes")
+    never = replace(first, that=Truth(False, first.at))
+    changed = replace(
+        protocol, properties=tuple(never if item is first else item for item in protocol.properties)
+    )
+    finding = next(finding for finding in check_protocol(changed).findings if finding.name == first.name)
+    assert (finding.verdict, finding.trace) == (VIOLATED, None)
+    assert "never tried" in finding.note
+
+
+def test_an_interrupt_leaves_what_is_known() -> None:
+    def stop(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    report = check_protocol(shipped().protocol("pack"), on_progress=stop)
+    assert report.interrupted and not report.ok
+    assert report.states > 0
