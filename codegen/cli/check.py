@@ -4,7 +4,8 @@
   kvfsm check read evict                     these two
   kvfsm check toctou --bound slots=3         in other bounds; --deep takes the greater ones of the file
   kvfsm check --spec my_spec -o broken       and write each counterexample as text, JSON, Mermaid, SVG and a test
-  kvfsm check --mutants                      also make every small fault, and see that a claim notices
+  kvfsm check --mutants                      also make every small fault, and see that a claim notices; with
+                                             protocols named, faults of their own steps and those they declare
   kvfsm check --prove                        also prove what can be proved for any number of slots and actors
   kvfsm check --json                         {"ok": ..., "protocols": [{"protocol", "states", "properties", ...}]}
 
@@ -22,16 +23,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from ...spec.checking.check import check_protocol, too_large
+from ...spec.checking.check import check_protocol, too_large, with_proofs
+from ...spec.checking.hunt import TooLargeError
 from ...spec.checking.limits import Limits, Progress
-from ...spec.language.load import Loaded, Spec, resized
-from ...spec.language.problems import closest, render_all
+from ...spec.checking.proof import prove
+from ...spec.language.load import Spec, resized
+from ...spec.language.problems import SpecError, closest, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
 from ..story_pytest import model_only
+from . import check_mutants
+from .check_mutants import Mutant
 from .check_report import Row, Table, counterexamples, data, details
 from .lint import add_spec, loaded_spec
 
@@ -77,10 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except _Misuse as error:
         print(error, file=sys.stderr)
         return 2
-    if args.mutants or args.prove:
-        print(f"kvfsm check {'--mutants' if args.mutants else '--prove'} is not built yet", file=sys.stderr)
-        return 2
-    return _check(args, loaded, chosen, settings)
+    return _check(args, loaded.required(), chosen, settings)
 
 
 class _Misuse(Exception):
@@ -94,16 +98,19 @@ class _Settings:
     xp: ModuleType
     symmetry: bool
     threads: int
+    prove: bool
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> _Settings:
         for name in ("states", "threads", "memory"):
             if getattr(args, name) is not None and getattr(args, name) <= 0:
                 raise _Misuse(f"kvfsm check: --{name} must be more than 0")
+        if args.prove and find_spec("z3") is None:
+            raise _Misuse("kvfsm check: --prove needs Z3\n  fix: pip install 'kvfsm[proofs]'")
         limits = Limits(args.states) if args.memory is None else Limits(args.states, int(args.memory * _GIB))
         engine = "numpy" if args.engine == "cupy" else args.engine
         xp = import_module("numpy") if args.engine != "cupy" else _cupy()
-        return cls(engine, limits, xp, args.symmetry == "on", args.threads)
+        return cls(engine, limits, xp, args.symmetry == "on", args.threads, args.prove)
 
 
 def _cupy() -> ModuleType:
@@ -160,31 +167,36 @@ def _sized(spec: Spec, protocol: Protocol, asked: Mapping[str, int], *, deep: bo
 # Checking.
 
 
-def _check(args: argparse.Namespace, loaded: Loaded, chosen: Sequence[Protocol], settings: _Settings) -> int:
-    spec = loaded.required()
+def _check(args: argparse.Namespace, spec: Spec, chosen: Sequence[Protocol], settings: _Settings) -> int:
     table = Table(chosen)
     rows: list[Row] = []
+    mutants: list[Mutant] = []
     stopped = False
     if not args.json:
         print(table.head())
-    for protocol in chosen:
-        try:
-            row = _checked(spec, protocol, settings)
-        except KeyboardInterrupt:
-            stopped = True
-            break
-        rows.append(row)
-        if not args.json:
-            print(table.row(row), flush=True)
-        if row.report.interrupted:
-            stopped = True
-            break
+    try:
+        for protocol in chosen:
+            rows.append(_checked(spec, protocol, settings))
+            if not args.json:
+                print(table.row(rows[-1]), flush=True)
+            if rows[-1].report.interrupted:
+                raise KeyboardInterrupt
+        if args.mutants:
+            mutants.extend(check_mutants.hunted(spec, chosen, whole=not args.protocols))
+    except KeyboardInterrupt:
+        stopped = True
+    except TooLargeError as error:
+        print(f"kvfsm check: {error}\n  fix: lower its bounds for the hunt, with --bound", file=sys.stderr)
+        return 1
     written = _write(args.out, rows, spec) if args.out is not None else []
-    ok = not stopped and all(row.report.ok for row in rows)
+    ok = not stopped and all(row.report.ok for row in rows) and not any(mutant.is_hole for mutant in mutants)
     if args.json:
-        print(json.dumps({"ok": ok, "protocols": [data(row) for row in rows]}))
+        print(json.dumps({"ok": ok, "protocols": [data(row, _of(row.protocol, mutants)) for row in rows],
+                          "machine_mutants": _of(None, mutants)}))
     else:
         _print_details(rows, spec)
+        if mutants:
+            print("\n" + "\n".join(check_mutants.lines(mutants)))
     for line in written:
         print(line, file=sys.stderr)
     if stopped:
@@ -193,6 +205,12 @@ def _check(args: argparse.Namespace, loaded: Loaded, chosen: Sequence[Protocol],
         print(f"kvfsm check: stopped{ending}", file=sys.stderr)
         return 130
     return 0 if ok else 1
+
+
+def _of(protocol: Protocol | None, mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
+    """The faults of one protocol, or of the machines, as data."""
+    owner = protocol.name if protocol is not None else None
+    return [check_mutants.data(mutant) for mutant in mutants if mutant.owner == owner]
 
 
 def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
@@ -207,10 +225,19 @@ def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
         threads=settings.threads,
     )
     ticker.clear()
+    if settings.prove:
+        report = with_proofs(report, prove(protocol, lambda bounds: _resized(spec, protocol, bounds)))
     problem = None
     if not report.complete and not report.interrupted:
         problem = too_large(report, protocol, lambda name, value: _smaller(spec, protocol, name, value))
     return Row(protocol, report, problem)
+
+
+def _resized(spec: Spec, protocol: Protocol, bounds: Mapping[str, int]) -> Protocol:
+    found, problems = resized(spec, protocol.name, bounds)
+    if found is None:
+        raise SpecError(problems.sorted(), problems.sources)
+    return found
 
 
 def _smaller(spec: Spec, protocol: Protocol, name: str, value: int) -> Protocol | None:

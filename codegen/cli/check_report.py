@@ -89,8 +89,8 @@ def details(row: Row, source_line: str | None) -> Iterable[str]:
     for finding in report.broken:
         yield f"{where(finding)} {text(finding.trace)}" if finding.trace is not None else _unmet(finding)
     for finding in report.findings:
-        if finding.verdict == UNKNOWN and finding.note:
-            yield f"{where(finding)} '{finding.name}' is unknown: {finding.note}"
+        if finding.verdict != VIOLATED and finding.note:
+            yield f"{where(finding)} '{finding.name}' {finding.verdict}: {finding.note}"
     if report.idle:
         yield f"{report.protocol}: no run takes {', '.join(report.idle)}"
     yield from (f"{report.protocol}: {note}" for note in report.notes)

@@ -23,11 +23,12 @@ from .explore import Exploration, Limits, Progress, explore
 from .fairness import Lasso, NeedsScipy, check_promises
 from .grounding import ground
 from .layout import Layout
+from .proof import Obstacle, Proof
 from .story import Story, claim_text, tell
 from .symmetry import symmetry_of
 from .system import Claim, Promise, System
 
-__all__ = ["HOLDS", "UNKNOWN", "VIOLATED", "Finding", "Report", "check_protocol", "too_large"]
+__all__ = ["HOLDS", "UNKNOWN", "VIOLATED", "Finding", "Report", "check_protocol", "too_large", "with_proofs"]
 
 EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
 
@@ -156,6 +157,28 @@ def check_protocol(
         idle=tuple(_idle(protocol, exploration)) if exploration.complete else (),
         notes=tuple(notes),
     )
+
+
+def with_proofs(report: Report, proofs: Mapping[str, Proof]) -> Report:
+    """The report with what was proved: it holds in any number of slots and copies, whatever the search saw of it."""
+    return replace(report, findings=tuple(_with_proof(item, proofs.get(item.name)) for item in report.findings))
+
+
+def _with_proof(finding: Finding, proof: Proof | None) -> Finding:
+    if proof is None or finding.verdict == VIOLATED:
+        return finding
+    if proof.proved:
+        return replace(finding, verdict=HOLDS, how=PROVED)
+    return replace(finding, note=f"not proved: {_obstacle(proof.obstacle)}" if proof.obstacle is not None else "")
+
+
+def _obstacle(obstacle: Obstacle) -> str:
+    """What keeps a claim from being proved by induction."""
+    where = f" for {obstacle.binding}" if obstacle.binding else ""
+    if obstacle.command is None:
+        return f"it does not hold at first{where}"
+    before = ", ".join(f"{name} = {value}" for name, value in obstacle.before.items())
+    return f"'{obstacle.command.label}' breaks it{where} in a state that the claims allow, reachable or not: {before}"
 
 
 def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], Protocol | None]) -> Problem:

@@ -1,0 +1,96 @@
+"""The mutants of `kvfsm check`: which faults are made, and what became of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...spec.checking.hunt import KILLED, SURVIVES, Catch, hunt
+from ...spec.checking.mutants import MachineFault, ProtocolFault, machine_faults, protocol_faults
+from ...spec.language.load import Spec
+from ...spec.language.narrowing import with_event
+from ...spec.language.protocol import Protocol, ProtocolMutant
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault and what became of it; ``owner`` is the protocol that it is in, or None: it is in a machine."""
+
+    owner: str | None
+    declared: bool  # a protocol names it itself, and then it must be killed
+    catch: Catch
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether no property notices something that it changes."""
+        return self.catch.outcome == SURVIVES or (self.declared and self.catch.outcome != KILLED)
+
+
+def hunted(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> Iterator[Mutant]:
+    """Every fault, one after the other, with a line of progress.
+
+    Args:
+        spec: whose machines are broken.
+        chosen: the protocols that look, and whose own faults are made.
+        whole: whether faults of machines are made too; they may need any protocol to be noticed.
+
+    """
+    made: list[tuple[str | None, bool, MachineFault | ProtocolFault]] = []
+    for protocol in chosen:
+        made += [(protocol.name, True, _declared(protocol, mutant)) for mutant in protocol.mutants]
+        made += [(protocol.name, False, fault) for fault in protocol_faults(protocol)]
+    if whole:
+        made += [(None, False, fault) for machine in (*spec.machines, *spec.protocol_machines)
+                 for fault in machine_faults(machine)]
+    catches = hunt(chosen, [fault for _, _, fault in made])
+    for number, ((owner, declared, fault), catch) in enumerate(zip(made, catches, strict=True), 1):
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K[{number}/{len(made)}] {fault.name}", end="", file=sys.stderr, flush=True)
+        yield Mutant(owner, declared, catch)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def lines(mutants: Sequence[Mutant]) -> Iterable[str]:
+    """A line for each fault, and how many were killed."""
+    width = max(len(mutant.catch.name) for mutant in mutants)
+    for mutant in mutants:
+        yield f"{mutant.catch.name:{width}}  {_outcome(mutant)}"
+    killed = sum(mutant.catch.outcome == KILLED for mutant in mutants)
+    holes = sum(mutant.is_hole for mutant in mutants)
+    same = len(mutants) - killed - holes
+    yield f"{len(mutants)} mutants: {killed} killed, {same} without effect, {holes} not noticed"
+
+
+def data(mutant: Mutant) -> dict[str, Any]:
+    """One fault of ``--json``."""
+    catch = mutant.catch
+    return {
+        "name": catch.name.partition(": ")[2] if mutant.declared else catch.name,
+        "declared": mutant.declared,
+        "outcome": catch.outcome,
+        "killed": catch.outcome == KILLED,
+        "by": catch.by,
+        "protocol": catch.protocol,
+        "depth": catch.depth,
+    }
+
+
+def _outcome(mutant: Mutant) -> str:
+    catch = mutant.catch
+    if catch.outcome == KILLED:
+        steps = f" in {catch.depth} steps" if catch.depth is not None else ""
+        return f"killed by {catch.protocol}.{catch.by}{steps}"
+    return "NOT NOTICED" if mutant.is_hole else "without effect: no run comes to it"
+
+
+def _declared(protocol: Protocol, mutant: ProtocolMutant) -> ProtocolFault:
+    """A mutant that the protocol names, as a protocol of its own."""
+    faulty = dict(mutant.faulty)
+    instances = tuple(
+        replace(item, machine=with_event(item.machine, faulty[item.name])) if item.name in faulty else item
+        for item in protocol.instances
+    )
+    return ProtocolFault(f"{protocol.name}: {mutant.name}", replace(protocol, instances=instances))
