@@ -35,7 +35,7 @@ from kvfsm.spec.language.interpreter import evaluate
 from kvfsm.spec.language.parser import Scope, Symbol, parse_expression
 from kvfsm.spec.language.problems import Place, Problems
 from kvfsm.spec.language.source import Scalar
-from kvfsm.spec.targets import c, cuda, numpy, promela, python, smt, text, tla
+from kvfsm.spec.targets import c, cuda, javascript, murphi, numpy, promela, python, smt, text, tla
 
 AT = Place("row", 1, 1)
 STATES = {"free": 0, "filling": 1, "resident": 2, "expired": 3}
@@ -69,6 +69,8 @@ class Row:
     smt: str
     tla: str
     promela: str
+    murphi: str
+    javascript: str
     results: tuple[tuple[dict[str, int], int], ...]
 
 
@@ -76,11 +78,15 @@ ROWS = (
     Row(
         "pins == max(pins)", "pins == 4095", "pins == 4095", "pins == 4095", "(= pins 4095)", "pins = 4095",
         "pins == 4095",
+        "pins = 4095",
+        "pins == 4095",
         (({"pins": 4095}, 1), ({"pins": 4094}, 0)),
     ),
     Row(
         "state == resident and pins > 0", "state == 2 and pins > 0", "(state == 2) & (pins > 0)",
         "state == 2 && pins > 0", "(and (= state 2) (> pins 0))", r"state = 2 /\ pins > 0", "state == 2 && pins > 0",
+        "state = 2 & pins > 0",
+        "state == 2 && pins > 0",
         (({"state": 2, "pins": 1}, 1), ({"state": 2}, 0), ({"pins": 1}, 0)),
     ),
     Row(
@@ -88,26 +94,36 @@ ROWS = (
         "(pins <= 0) | (state == 2) | (state == 3)", "pins <= 0 || state == 2 || state == 3",
         "(=> (> pins 0) (or (= state 2) (= state 3)))", r"pins > 0 => state \in {2, 3}",
         "pins <= 0 || state == 2 || state == 3",
+        "pins > 0 -> (state = 2 | state = 3)",
+        "pins <= 0 || state == 2 || state == 3",
         (({"pins": 1, "state": 2}, 1), ({"pins": 1, "state": 1}, 0), ({"state": 0}, 1)),
     ),
     Row(
         "state not in [free, filling]", "state not in (0, 1)", "(state != 0) & (state != 1)",
         "state != 0 && state != 1",
         "(and (distinct state 0) (distinct state 1))", r"state \notin {0, 1}", "state != 0 && state != 1",
+        "state != 0 & state != 1",
+        "state != 0 && state != 1",
         (({"state": 0}, 0), ({"state": 3}, 1)),
     ),
     Row(
         "not (ok and lossy)", "not (ok and lossy)", "~(ok & lossy)", "!(ok && lossy)", "(not (and ok lossy))",
         r"~(ok /\ lossy)", "!(ok && lossy)",
+        "!(ok & lossy)",
+        "!(ok && lossy)",
         (({"ok": 1, "lossy": 1}, 0), ({"ok": 1}, 1)),
     ),
     Row(
         "not pins == at", "pins != at", "pins != at", "pins != at", "(distinct pins at)", "pins # at", "pins != at",
+        "pins != at",
+        "pins != at",
         (({"pins": 3, "at": 3}, 0), ({"pins": 3}, 1)),
     ),
     Row(
         "ok or lossy and pins == 0", "ok or (lossy and pins == 0)", "ok | (lossy & (pins == 0))",
         "ok || (lossy && pins == 0)", "(or ok (and lossy (= pins 0)))", r"ok \/ (lossy /\ pins = 0)",
+        "ok || (lossy && pins == 0)",
+        "ok | (lossy & pins = 0)",
         "ok || (lossy && pins == 0)",
         (({"lossy": 1}, 1), ({"lossy": 1, "pins": 1}, 0), ({"ok": 1, "pins": 1}, 1)),
     ),
@@ -115,30 +131,49 @@ ROWS = (
         "(ok or lossy) and pins == 0", "(ok or lossy) and pins == 0", "(ok | lossy) & (pins == 0)",
         "(ok || lossy) && pins == 0", "(and (or ok lossy) (= pins 0))", r"(ok \/ lossy) /\ pins = 0",
         "(ok || lossy) && pins == 0",
+        "(ok | lossy) & pins = 0",
+        "(ok || lossy) && pins == 0",
         (({"ok": 1, "pins": 1}, 0), ({"lossy": 1}, 1)),
     ),
     Row(
         "lossy == ok", "lossy == ok", "lossy == ok", "lossy == ok", "(= lossy ok)", "lossy = ok", "lossy == ok",
+        "lossy = ok",
+        "lossy == ok",
         (({}, 1), ({"ok": 1}, 0)),
     ),
     Row(
         "lossy == (pins > 0)", "lossy == (pins > 0)", "lossy == (pins > 0)", "lossy == (pins > 0)",
         "(= lossy (> pins 0))", "lossy = (pins > 0)", "lossy == (pins > 0)",
+        "lossy = (pins > 0)",
+        "lossy == pins > 0",
         (({}, 1), ({"pins": 1}, 0), ({"pins": 1, "lossy": 1}, 1)),
     ),
     Row(
         "pins - (rows - 1) - at", "pins - (rows - 1) - at", "pins - (rows - 1) - at", "pins - (rows - 1) - at",
         "(- (- pins (- rows 1)) at)", "pins - (rows - 1) - at", "pins - (rows - 1) - at",
+        "pins - (rows - 1) - at",
+        "pins - (rows - 1) - at",
         (({"pins": 10, "rows": 4, "at": 2}, 5), ({"at": 7}, -6)),
+    ),
+    Row(
+        "pins + rows % 4", "pins + rows % 4", "pins + rows % 4", "pins + rows % 4", "(+ pins (mod rows 4))",
+        "pins + (rows % 4)", "pins + rows % 4",
+        "pins + rows % 4",
+        "pins + rows % 4",
+        (({"pins": 3, "rows": 6}, 5),),
     ),
     Row(
         "(pins + rows) * 2", "(pins + rows) * 2", "(pins + rows) * 2", "(pins + rows) * 2", "(* (+ pins rows) 2)",
         "(pins + rows) * 2", "(pins + rows) * 2",
+        "(pins + rows) * 2",
+        "(pins + rows) * 2",
         (({"pins": 3, "rows": 4}, 14),),
     ),
     Row(
         "at // (rows + 1) % 8", "at // (rows + 1) % 8", "at // np.maximum(rows + 1, 1) % 8", "at / (rows + 1) % 8",
         "(mod (div at (+ rows 1)) 8)", r"(at \div (rows + 1)) % 8", "at / (rows + 1) % 8",
+        "at / (rows + 1) % 8",
+        "(at - at % (rows + 1)) / (rows + 1) % 8",
         (({"at": 100, "rows": 2}, 1), ({"at": 7}, 7)),
     ),
     Row(
@@ -147,17 +182,23 @@ ROWS = (
         "(ite (< (ite (< pins rows) pins rows) 7) (ite (< pins rows) pins rows) 7)",
         "IF (IF pins < rows THEN pins ELSE rows) < 7 THEN IF pins < rows THEN pins ELSE rows ELSE 7",
         "((pins < rows -> pins : rows) < 7 -> (pins < rows -> pins : rows) : 7)",
+        "((pins < rows ? pins : rows) < 7 ? (pins < rows ? pins : rows) : 7)",
+        "Math.min(pins, rows, 7)",
         (({"pins": 9, "rows": 8}, 7), ({"pins": 2, "rows": 8}, 2), ({"pins": 5, "rows": 4}, 4)),
     ),
     Row(
         "pins if ok else rows + 1", "pins if ok else rows + 1", "np.where(ok, pins, rows + 1)", "ok ? pins : rows + 1",
         "(ite ok pins (+ rows 1))", "IF ok THEN pins ELSE rows + 1", "(ok -> pins : rows + 1)",
+        "(ok ? pins : rows + 1)",
+        "ok ? pins : rows + 1",
         (({"ok": 1, "pins": 4}, 4), ({"rows": 4}, 5)),
     ),
     Row(
         "(pins if ok else rows) + 1 == at", "(pins if ok else rows) + 1 == at", "np.where(ok, pins, rows) + 1 == at",
         "(ok ? pins : rows) + 1 == at", "(= (+ (ite ok pins rows) 1) at)", "(IF ok THEN pins ELSE rows) + 1 = at",
         "(ok -> pins : rows) + 1 == at",
+        "(ok ? pins : rows) + 1 = at",
+        "(ok ? pins : rows) + 1 == at",
         (({"ok": 1, "pins": 4, "at": 5}, 1), ({"rows": 4}, 0)),
     ),
     Row(
@@ -165,15 +206,21 @@ ROWS = (
         "(form == 1) | ((form != 1) & ok)",
         "form == 1 || (form != 1 && ok)", "(or (= form 1) (and (distinct form 1) ok))",
         r"form = 1 \/ (form # 1 /\ ok)", "form == 1 || (form != 1 && ok)",
+        "form = 1 | (form != 1 & ok)",
+        "form == 1 || (form != 1 && ok)",
         (({"form": 1}, 1), ({}, 0), ({"ok": 1}, 1)),
     ),
     Row(
         "ok == true and lossy == false", "ok and not lossy", "ok & ~lossy", "ok && !lossy", "(and ok (not lossy))",
         r"ok /\ ~lossy", "ok && !lossy",
+        "ok & !lossy",
+        "ok && !lossy",
         (({"ok": 1}, 1), ({"ok": 1, "lossy": 1}, 0)),
     ),
     Row(
         "not ok", "not ok", "~ok", "!ok", "(not ok)", "~ok", "!ok",
+        "!ok",
+        "!ok",
         (({}, 1), ({"ok": 1}, 0)),
     ),
 )
@@ -223,6 +270,15 @@ def by_z3(printed: str, values: dict[str, int]) -> int:
     return next(model[name].as_long() for name in model if name.name() == "result")
 
 
+def by_javascript(printed: str, values: dict[str, int]) -> int:
+    """What an embedded engine computes, from numbers and with 0 and 1 for truth values."""
+    quickjs = pytest.importorskip("quickjs", reason="needs the package quickjs-ng, which mermaidx brings along")
+    context = quickjs.Context()
+    for name, value in values.items():
+        context.set(name, value)
+    return int(context.eval(f"+({printed})"))
+
+
 class Compiled:
     """C functions, one for each printed expression."""
 
@@ -254,7 +310,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return Compiled(tmp_path_factory.mktemp("c"), [cuda.render(parsed(row.spec)) for row in ROWS])
 
 
-TARGETS: dict[str, ModuleType] = {"python": python, "numpy": numpy, "c": c, "smt": smt, "tla": tla, "promela": promela}
+TARGETS: dict[str, ModuleType] = {
+    "python": python,
+    "numpy": numpy,
+    "c": c,
+    "smt": smt,
+    "tla": tla,
+    "promela": promela,
+    "murphi": murphi,
+    "javascript": javascript,
+}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -273,6 +338,7 @@ def test_every_target_computes_the_same(row: Row, compiled: Compiled) -> None:
     assert expected == by_numpy(numpy.render(expr), many)
     assert expected == [compiled(ROWS.index(row), values) for values in many]
     assert expected == [by_z3(smt.render(expr), values) for values in many]
+    assert expected == [by_javascript(javascript.render(expr), values) for values in many]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec)
@@ -351,6 +417,7 @@ def test_random_expressions_compute_the_same_everywhere(tmp_path: Path) -> None:
         assert [by_python(python.render(expr), values) for values in many] == expected, told
         assert by_numpy(numpy.render(expr), many) == expected, told
         assert [run(number, values) for values in many] == expected, told
+        assert [by_javascript(javascript.render(expr), values) for values in many] == expected, told
         if number % 10 == 0:
             assert [by_z3(smt.render(expr), values) for values in many[:1]] == expected[:1], told
 
