@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .explore import Exploration, truth_of, transitions_of
+from .explore import Exploration, transitions_of, truth_of
 from .system import Promise
 
 Flags = npt.NDArray[np.bool_]
@@ -72,7 +72,7 @@ def _broken(graph: _Graph, promise: Promise) -> Lasso | None:
         if not starts.any():
             continue
         away = graph.reached(starts, ~there)
-        loop = graph.fair_loop(away, promise.fair, ())
+        loop = graph.fair_loop(away, promise.fair, promise.strong)
         if loop is not None:
             return graph.lasso(promise, binding, starts, away, loop)
     return None
@@ -204,17 +204,17 @@ class _Graph:
         path += towards
         entry = path[-1][1]
         round_: list[tuple[int, int]] = []
-        for group in promise.fair:
+        for group in (*promise.fair, *promise.strong):
             now = round_[-1][1] if round_ else entry
             possible = self.enabled(group)
             visited = {entry, *(state for _, state in round_)}
-            if any(not possible[state] for state in visited) and group not in ():
+            if any(not possible[state] for state in visited) and group not in promise.strong:
                 continue
             if not (possible & loop).any() or any(command in group for command, _ in round_):
                 continue
             detour = self._walk(now, loop, lambda state, p=possible: not p[state])  # type: ignore[misc]
             by_step = self._walk_by(now, loop, frozenset(group))
-            choices = [way for way in (detour if group not in () else None, by_step) if way is not None]
+            choices = [way for way in (detour if group not in promise.strong else None, by_step) if way is not None]
             assert choices, "the loop is fair"
             round_ += min(choices, key=len)
         if round_ and round_[-1][1] != entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..language.bounds import interval
@@ -329,9 +329,10 @@ class _Grounding:
                     where = tuple(f"{instance.name}[{slot}]" for slot in range(instance.slots))
                     yield Claim(f"{instance.name}.{item.name}", "always", item.says, exprs, where, item.at)
         for item in self.protocol.properties:
+            kind = "sometimes" if item.kind == "sometimes" else "always"
             spelled = self._spelled_out(item.that)
             exprs = tuple(expr for (expr,), _ in spelled)
-            yield Claim(item.name, item.kind, item.says, exprs, tuple(where for _, where in spelled), item.at)
+            yield Claim(item.name, kind, item.says, exprs, tuple(where for _, where in spelled), item.at)
 
     def _of_slot(self, expr: Expr, instance: Instance, slot: int) -> Expr:
         """A machine's expression about its own slot."""
@@ -373,14 +374,9 @@ class _Grounding:
     def _promises(self, commands: tuple[Command, ...]) -> Iterator[Promise]:
         for item in self.protocol.leads_to:
             spelled = self._spelled_out(item.source, item.target)
-            fair: dict[tuple[str, int], list[int]] = {}
-            for index, command in enumerate(commands):
-                name = f"{command.actor}.{command.step}"
-                if name in item.fair:
-                    fair.setdefault((name, command.copy), []).append(index)
             pairs = tuple((source, target) for (source, target), _ in spelled)
-            groups = tuple(tuple(numbers) for numbers in fair.values())
-            yield Promise(item.name, item.says, pairs, tuple(where for _, where in spelled), groups, item.at)
+            fair, strong = (_commands_of(steps, commands) for steps in (item.fair, item.strong))
+            yield Promise(item.name, item.says, pairs, tuple(where for _, where in spelled), fair, strong, item.at)
 
     def _derived(self) -> Iterator[tuple[str, Expr]]:
         for name, claim in self.protocol.derived:
@@ -392,6 +388,16 @@ class _Grounding:
         that = next(item.that for item in self.protocol.properties if item.name == claim)
         assert isinstance(that, Compare) and isinstance(that.left, Remote) and isinstance(that.left.index, Name)
         return self.read(that.right, {that.left.index.name: slot})
+
+
+def _commands_of(steps: Collection[str], commands: Iterable[Command]) -> tuple[tuple[int, ...], ...]:
+    """For each of some steps ("actor.step") of each copy, the numbers of its commands."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for index, command in enumerate(commands):
+        name = f"{command.actor}.{command.step}"
+        if name in steps:
+            found.setdefault((name, command.copy), []).append(index)
+    return tuple(tuple(numbers) for numbers in found.values())
 
 
 def _cells(protocol: Protocol) -> Iterator[Cell]:
@@ -537,16 +543,19 @@ def _without_dead_parts(system: System) -> System:
             replace(
                 promise,
                 pairs=tuple((small(source), small(target)) for source, target in promise.pairs),
-                fair=tuple(
-                    kept
-                    for group in promise.fair
-                    if (kept := tuple(numbers[index] for index in group if index in numbers))
-                ),
+                fair=_renumbered(promise.fair, numbers),
+                strong=_renumbered(promise.strong, numbers),
             )
             for promise in system.promises
         ),
         derived=tuple((name, small(value)) for name, value in system.derived if name not in fixed),
     )
+
+
+def _renumbered(groups: Iterable[tuple[int, ...]], numbers: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    """Groups of commands by their new numbers, without those that are gone."""
+    kept = (tuple(numbers[index] for index in group if index in numbers) for group in groups)
+    return tuple(group for group in kept if group)
 
 
 def _values_taken(system: System) -> dict[str, set[int] | None]:

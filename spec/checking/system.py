@@ -103,8 +103,8 @@ class Claim:
 class Promise:
     """``leads_to``: from a state where a source holds, its target holds sooner or later on every fair path.
 
-    ``fair`` lists, for each fair step of each copy, the numbers of its commands: if one of them could be taken for
-    ever, one of them is taken.
+    ``fair`` and ``strong`` list, for each such step of each copy, the numbers of its commands: if from some time on
+    one of them can always be taken (strong: again and again), one of them is taken.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Promise:
     pairs: tuple[tuple[Expr, Expr], ...]
     bindings: tuple[str, ...]
     fair: tuple[tuple[int, ...], ...]
+    strong: tuple[tuple[int, ...], ...]
     at: Place
 
 

@@ -176,10 +176,13 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A claim about every reachable slot (``always``), or about some (``sometimes``)."""
+    """A claim about every reachable slot (``always``), or about some (``sometimes``).
+
+    A ``lemma`` of a protocol is an ``always`` that is there to help the proof of another.
+    """
 
     name: str
-    kind: str  # always | sometimes
+    kind: str  # always | sometimes | lemma
     says: str | None  # name in the list of invariants, such as "S3"
     that: Expr
     about: str
@@ -188,13 +191,18 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class LeadsTo:
-    """Whenever ``source`` holds, ``target`` holds later, if the ``fair`` events are not starved."""
+    """Whenever ``source`` holds, ``target`` holds later, if nothing that is fair is starved.
+
+    ``fair`` and ``strong`` name events of a machine, steps ("actor.step") of a protocol. What is fair and possible from
+    some time on is done; what is strongly fair and possible again and again is done.
+    """
 
     name: str
     says: str | None
     source: Expr
     target: Expr
     fair: tuple[str, ...]
+    strong: tuple[str, ...]
     about: str
     at: Place
 
@@ -207,6 +215,15 @@ class Mutant:
     event: str
     about: str
     faulty: Event
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """A small fault that is none, by the name that `kvfsm check --mutants` gives it, and why it is none."""
+
+    fault: str
+    reason: str
     at: Place
 
 
@@ -226,6 +243,7 @@ class Machine:
     properties: tuple[Property, ...]
     leads_to: tuple[LeadsTo, ...]
     mutants: tuple[Mutant, ...]
+    equivalent: tuple[Equivalent, ...]
     path: str  # as problems print it, such as "spec/objects/swa_window.yaml"
     at: Place
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .expressions import Expr, Name
-from .model import Assignment, Event, LeadsTo, Machine, Property
+from .model import Assignment, Equivalent, Event, LeadsTo, Machine, Property
 from .problems import Place
 from .trees import actors_in, walked
 
@@ -152,6 +152,7 @@ class Protocol:
     leads_to: tuple[LeadsTo, ...]
     derived: tuple[tuple[str, str], ...]  # "instance.field", and the ``always`` that says what it is equal to
     mutants: tuple[ProtocolMutant, ...]
+    equivalent: tuple[Equivalent, ...]
     path: str
     at: Place
 

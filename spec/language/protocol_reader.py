@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .cases import expression_of
+from .claims import equivalents_of, something_is_fair
 from .expressions import BOOL, INT, Compare, Expr, Name, Not, Remote
 from .faults import FAULT_KEYS, machine_fault
 from .model import Argument, Assignment, Event, LeadsTo, Machine, Property, Vocabulary
@@ -105,7 +106,7 @@ class _Reader:
             "a protocol",
             problems,
             required=("protocol", "title", "about", "bounds", "machines", "actors"),
-            optional=("deep", "always", "sometimes", "leads_to", "derived", "mutants"),
+            optional=("deep", "always", "lemmas", "sometimes", "leads_to", "derived", "mutants", "equivalent"),
         )
         name = text_of(keys.get("protocol"), "the protocol's name", problems)
         if name is not None and name != stem:
@@ -127,7 +128,9 @@ class _Reader:
         programs = tuple(self._program(head, heads) for head in heads)
         scope = self._property_scope(heads)
         properties = tuple(
-            item for kind in ("always", "sometimes") for item in self._properties(keys.get(kind), kind, scope)
+            item
+            for key, kind in (("always", "always"), ("lemmas", "lemma"), ("sometimes", "sometimes"))
+            for item in self._properties(keys.get(key), kind, scope)
         )
         leads_to = self._leads_to(keys.get("leads_to"), scope, programs)
         derived = self._derived(keys.get("derived"), properties) if len(problems) == before else ()
@@ -146,6 +149,7 @@ class _Reader:
             leads_to=leads_to,
             derived=derived,
             mutants=mutants,
+            equivalent=equivalents_of(keys.get("equivalent"), problems),
             path=self.shown,
             at=root.at,
         )
@@ -596,21 +600,25 @@ class _Reader:
             name = self._name(entry.key, "a property", found)
             what = f"property '{entry.key.text}'"
             keys = keys_of(
-                entry.value, what, self.problems, required=("from", "to", "fair"), optional=("says", "about")
+                entry.value, what, self.problems, required=("from", "to"), optional=("says", "fair", "strong", "about")
             )
             source = expression_of(keys.get("from"), scope, f"'from' of {what}", BOOL, self.problems)
             target = expression_of(keys.get("to"), scope, f"'to' of {what}", BOOL, self.problems)
-            fair = one_or_more(keys.get("fair"), f"'fair' of {what}", self.problems)
-            for word in fair:
-                if word.text not in steps:
-                    text = f"'fair' of {what} names '{word.text}', which is no actor.step"
-                    self.problems.add("E410", word.at, text, closest(word.text, steps, "use a step"))
+            fair, strong = (self._fair(keys.get(key), key, what, steps) for key in ("fair", "strong"))
+            something_is_fair(keys, entry.key.at, what, self.problems)
             says = self._says(keys.get("says"), what)
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
             if name is not None and source is not None and target is not None:
-                words = tuple(word.text for word in fair)
-                found[name] = LeadsTo(name, says, source, target, words, about, entry.key.at)
+                found[name] = LeadsTo(name, says, source, target, fair, strong, about, entry.key.at)
         return tuple(found.values())
+
+    def _fair(self, node: Node | None, key: str, what: str, steps: Sequence[str]) -> tuple[str, ...]:
+        words = one_or_more(node, f"'{key}' of {what}", self.problems)
+        for word in words:
+            if word.text not in steps:
+                text = f"'{key}' of {what} names '{word.text}', which is no actor.step"
+                self.problems.add("E410", word.at, text, closest(word.text, steps, "use a step"))
+        return tuple(word.text for word in words)
 
     def _derived(self, node: Node | None, properties: Sequence[Property]) -> tuple[tuple[str, str], ...]:
         """The derived fields, each with the name of the ``always`` that says what it is equal to."""

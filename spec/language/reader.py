@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .cases import CaseReader, expression_of, state_of
+from .claims import equivalents_of, something_is_fair
 from .expressions import BOOL, Expr
 from .faults import FAULT_KEYS, faulty_event
 from .model import (
@@ -120,7 +121,7 @@ class _Machine:
             "a machine",
             problems,
             required=("machine", "title", "about", "hit", "word", "states", "events"),
-            optional=("meta", "eviction", "always", "sometimes", "leads_to", "mutants"),
+            optional=("meta", "eviction", "always", "sometimes", "leads_to", "mutants", "equivalent"),
         )
         name = self._machine_name(keys.get("machine"), stem)
         title = text_of(keys.get("title"), "the title", problems) or ""
@@ -162,6 +163,7 @@ class _Machine:
             properties=properties,
             leads_to=leads_to,
             mutants=mutants,
+            equivalent=equivalents_of(keys.get("equivalent"), problems),
             path=self.shown,
             at=keys["machine"].at,
         )
@@ -492,15 +494,19 @@ class _Machine:
             name = name_of(entry.key, "a property", self.problems)
             what = f"property '{entry.key.text}'"
             keys = keys_of(
-                entry.value, what, self.problems, required=("from", "to", "fair"), optional=("says", "about")
+                entry.value, what, self.problems, required=("from", "to"), optional=("says", "fair", "strong", "about")
             )
             source = self._expression(keys.get("from"), self.scope, f"'from' of {what}", BOOL)
             target = self._expression(keys.get("to"), self.scope, f"'to' of {what}", BOOL)
-            fair = self._known_words(keys.get("fair"), f"a fair event of {what}", "E211", events, "no event")
+            fair, strong = (
+                self._known_words(keys.get(key), f"a fair event of {what}", "E211", events, "no event")
+                for key in ("fair", "strong")
+            )
+            something_is_fair(keys, entry.key.at, what, self.problems)
             says = self._says(keys.get("says"), what)
             about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
             if name is not None and source is not None and target is not None:
-                found.append(LeadsTo(name, says, source, target, fair, about, entry.key.at))
+                found.append(LeadsTo(name, says, source, target, fair, strong, about, entry.key.at))
         return tuple(found)
 
     def _mutants(self, node: Node | None) -> tuple[Mutant, ...]:

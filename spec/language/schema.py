@@ -142,6 +142,7 @@ def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
         "actors": _named(actor, 1),
         **_properties(),
         "derived": _one_or_more(_TEXT),
+        "lemmas": _named(_claim()),
         "mutants": _named(_mutant({"machine": _words(machines), "event": _TEXT}, ("machine", "event"))),
     }
     return _object(keys, ("protocol", "title", "about", "bounds", "machines", "actors"))
@@ -197,13 +198,20 @@ def profile_schema(machines: Sequence[str]) -> _Schema:
     return {**_object(keys, required), "$defs": {"layers": some_layers}}
 
 
+def _claim() -> _Schema:
+    return _object({"says": _INVARIANT, "that": _EXPRESSION, "about": _TEXT}, ("that",))
+
+
 def _properties() -> Mapping[str, _Schema]:
-    claim = _object({"says": _INVARIANT, "that": _EXPRESSION, "about": _TEXT}, ("that",))
-    later = {"says": _INVARIANT, "from": _EXPRESSION, "to": _EXPRESSION, "fair": _one_or_more(_TEXT), "about": _TEXT}
+    later = {"says": _INVARIANT, "from": _EXPRESSION, "to": _EXPRESSION, "about": _TEXT}
+    later |= {"fair": _one_or_more(_TEXT), "strong": _one_or_more(_TEXT)}
     return {
-        "always": _named(claim),
-        "sometimes": _named(claim),
-        "leads_to": _named(_object(later, ("from", "to", "fair"))),
+        "always": _named(_claim()),
+        "sometimes": _named(_claim()),
+        "equivalent": {"type": "object", "additionalProperties": _TEXT},
+        "leads_to": _named(
+            {**_object(later, ("from", "to")), "anyOf": [{"required": ["fair"]}, {"required": ["strong"]}]}
+        ),
     }
 
 
