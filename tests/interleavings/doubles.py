@@ -14,6 +14,7 @@ from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.stores.files import RealFiles
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import EpochEnded, Found, Item, Namespace, ObjectId, StoreFailed, Verdict
+from kvfsm.runtime.trace import EventTrace
 
 from .scheduler import CoopLock, Scheduler
 
@@ -160,10 +161,11 @@ class SplitFiles(RealFiles):
 class SplitLocalStore(LocalStore):
     """The real store with its locks under the scheduler: whoever holds one touches all that it guards."""
 
-    def __init__(self, scheduler: Scheduler, touch: Touch, profile: Profile) -> None:
+    def __init__(self, scheduler: Scheduler, touch: Touch, profile: Profile, events: EventTrace) -> None:
         self._place = tempfile.TemporaryDirectory()
         layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-        super().__init__(self._place.name, Namespace(profile.identity, layouts, "", 1), SplitFiles(scheduler, touch))
+        namespace = Namespace(profile.identity, layouts, "", 1)
+        super().__init__(self._place.name, namespace, SplitFiles(scheduler, touch), trace=events)
         self._scheduler, self._touch = scheduler, touch
         guarded = {("store",): True}
 

@@ -55,7 +55,7 @@ class Scenario:
     def run(
         self, choices: Sequence[int], pick: Pick | None = None, given_up: Callable[[], bool] | None = None
     ) -> Outcome:
-        """One schedule. Equal states are judged once."""
+        """One schedule. Equal states are judged once; what led there is held against the model each time."""
         scheduler = Scheduler(choices, pick)
         world = World(scheduler, self._setting)
         try:
@@ -71,6 +71,6 @@ class Scenario:
             final = f"{world.snapshot()} {sorted(world.told.items())} {wrong}"
             if final not in self._judged:
                 self._judged[final] = wrong or world.check()
-            return Outcome(scheduler.steps, tuple(self._judged[final]), final)
+            return Outcome(scheduler.steps, tuple(self._judged[final] or world.illegal()), final)
         finally:
             world.close()

@@ -7,6 +7,7 @@ acquired.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,9 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.store import StoreError
+from kvfsm.runtime.trace import EventTrace
+from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.language.load import load_spec
 
 from .doubles import SplitBackend, SplitLocalStore, SplitStore
 from .scheduler import CoopLock, Pick, Scheduler
@@ -75,6 +79,15 @@ def _prompts(granule: int) -> list[np.ndarray[Any, Any]]:
     return [np.concatenate((trunk, chance.integers(0, 256, 2 * granule + 1))) for _ in range(2)]
 
 
+VALIDATED: Counter[str] = Counter()
+"""Events of all worlds that were held against the model, by machine."""
+
+
+@cache
+def _validator() -> Validator:
+    return Validator(load_spec().required().machines)
+
+
 class World:
     """One manager and the operations on it."""
 
@@ -84,15 +97,16 @@ class World:
         self.profile = PROFILES[self.setting.profile]
         self.granule = self.profile.granule
         self.backend = SplitBackend(scheduler, self.touch)
+        self.events = EventTrace()
         self.store: SplitStore | SplitLocalStore | None = None
         if self.setting.store == "split":
             self.store = SplitStore(scheduler, self.touch)
         elif self.setting.store == "local":
-            self.store = SplitLocalStore(scheduler, self.touch, self.profile)
+            self.store = SplitLocalStore(scheduler, self.touch, self.profile, self.events)
         self.lock = self.setting.lock(scheduler)
         self.manager = self.setting.make(
             self.profile, dict.fromkeys(self.profile.kinds, self.setting.slots), self.backend, store=self.store,
-            lock=lambda: self.lock, cold=self.setting.cold, rows=2,
+            lock=lambda: self.lock, cold=self.setting.cold, rows=2, trace=self.events,
         )  # fmt: skip
         self._spans = [
             (pool.arena.base, pool.arena.bytes.nbytes, pool.arena.stride, kind)
@@ -354,6 +368,13 @@ class World:
             self.look(keys, lease, when)
             manager.release(lease)
         return wrong
+
+    def illegal(self) -> list[str]:
+        """What manager and store did, up to now, that is no path of the model: its first event."""
+        verdict = _validator().validate(self.events.lines())
+        VALIDATED.update(machine for machine, _, _ in Counter(verdict.taken).elements())
+        illegal = verdict.first_illegal
+        return [] if illegal is None else [f"trace: {illegal.kind}: {illegal.text}"]
 
     def close(self) -> None:
         """Let go of files."""
