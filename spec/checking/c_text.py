@@ -15,6 +15,7 @@ from ..targets.c import C
 from ..targets.infix import Leaf, Operator
 from ..targets.lowering import simplified, without_extremes, without_implies, without_membership
 from .conditions import Conditions, Spelling
+from .derivation import unproven
 from .exploration import Symmetry
 from .folding import both, either, equal, number
 from .groups import Group, Guarded, grouped
@@ -73,7 +74,7 @@ def header_text(layout: Layout, symmetry: Symmetry | None, derived_bits: int, wi
         "BATCH": BATCH,
         "AFTER_MAX": BATCH * sum(max(len(commands) for _, commands in group.steps) for group in groups),
         "DERIVED_BITS": derived_bits,
-        "HAS_DERIVED": int(derived_bits > 0),
+        "CHECKED": int(derived_bits > 0 and (symmetry is not None or bool(unproven(system)))),
         "HASH_FACTOR": f"UINT64_C({factor:#x})",
         "ALL_MOVE": int(all(map(moves.moves, system.commands))),
         "SYMMETRIC": int(symmetry is not None),

@@ -33,6 +33,7 @@ from .layout import WORD_BITS, Layout, Spot
 from .system import NOWHERE, Command
 
 ALL = (1 << WORD_BITS) - 1
+CASES_MAX = 16  # a comparison of choices with more values than these stays one
 TABLE_MAX = 1 << 12  # cells with more values than these are compared as numbers
 Cube = tuple[int, int]  # (mask, value) of the low bits: those x with x & mask == value
 
@@ -261,17 +262,47 @@ class _Word:
         self.parts: list[str] = []
 
 
+def fixed_cells(guard: Iterable[Expr]) -> dict[str, int]:
+    """The cells of which a guard leaves one value, and that value."""
+    values = _singles(conjuncts(both(map(_plain, guard))))[0]
+    return {name: min(allowed) for name, allowed in values.items() if len(allowed) == 1}
+
+
 @lru_cache(1 << 16)
 def _plain(expr: Expr) -> Expr:
-    """Folded, with choices between truth values as logic."""
+    """Folded, with choices between truth values, and comparisons of choices, as logic.
+
+    "The state of the slot that ``x`` names is 1" becomes "x is 0 and the state of slot 0 is 1, or x is 1 and ..", in
+    which each part is a test of some bits.
+    """
 
     def rule(part: Expr) -> Expr:
         match part:
             case Choice(condition, then, otherwise) if type_of(then) == BOOL:
                 return either((both((condition, then)), both((negation(condition), otherwise))))
+            case Compare(op, left, right):
+                ways = [
+                    both((one, other, folded(Compare(op, first, second, NOWHERE))))
+                    for one, first in _cases(left)
+                    for other, second in _cases(right)
+                ]
+                return either(ways) if 1 < len(ways) <= CASES_MAX else part
+            case Member(item, options, negated):
+                ways = [both((one, folded(Member(first, options, negated, NOWHERE)))) for one, first in _cases(item)]
+                return either(ways) if 1 < len(ways) <= CASES_MAX else part
         return part
 
     return folded(rewritten(folded(expr), rule))
+
+
+def _cases(expr: Expr) -> list[tuple[Expr, Expr]]:
+    """The values between which a chain of choices chooses, each with when it is taken."""
+    cases: list[tuple[Expr, Expr]] = []
+    earlier: tuple[Expr, ...] = ()
+    while isinstance(expr, Choice) and type_of(expr.then) != BOOL:
+        cases.append((both((*earlier, expr.condition)), expr.then))
+        earlier, expr = (*earlier, negation(expr.condition)), expr.otherwise
+    return [*cases, (both(earlier), expr)]
 
 
 def _singles(parts: Iterable[Expr]) -> tuple[dict[str, frozenset[int]], list[Expr]]:

@@ -2,7 +2,8 @@
 //
 //   WORDS, COMMANDS, CLAIMS      words of a state; how many commands and claims there are
 //   BATCH, AFTER_MAX             states expanded at once (256 at most), and the most successors that they can have
-//   DERIVED_BITS, HAS_DERIVED    lowest bits that a perfect index leaves out, and whether there are any
+//   DERIVED_BITS, CHECKED        lowest bits that a perfect index leaves out, and whether each successor must be asked
+//                                if they follow from the rest
 //   HASH_FACTOR                  odd number that the hash multiplies by
 //   ALL_MOVE                     whether every command is sure to lead to another state
 //   SYMMETRIC                    whether canonical(s) puts a state in the place of all that are alike
@@ -211,7 +212,7 @@ static inline void expand_batch(struct worker *w, uint64_t first, int count, con
         into_table(w, found, first, shared);
         return;
     }
-    if (HAS_DERIVED) {
+    if (CHECKED) {
         int wrong = 0;
         for (int k = 0; k < found; k++) wrong |= !follows(b->after + k * WORDS);
         if (wrong) {
@@ -351,7 +352,7 @@ int index_all(struct search *search) {
             while (table[place]) place = (place + 1) & (search->places - 1);
             table[place] = (number)(i + 1);
         } else {
-            if (HAS_DERIVED && !follows(s)) return MISMATCH;
+            if (DERIVED_BITS && (CHECKED || i == 0) && !follows(s)) return MISMATCH;
             const uint64_t place = s[0] >> DERIVED_BITS;
             ((uint64_t *)search->index)[place >> 6] |= UINT64_C(1) << (place & 63);
         }

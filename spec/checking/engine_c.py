@@ -29,6 +29,7 @@ FILLED_MOST = 0.875  # of one that can't
 STEP_SECONDS = 0.1  # how long a call takes, so that Ctrl-C is heard and progress seen
 FIRST_BUDGET, BUDGET_MAX = 1 << 14, 1 << 24
 NONE = (1 << 64) - 1
+COPIED_BYTES = 1 << 22
 
 
 class _Search(ctypes.Structure):
@@ -77,7 +78,9 @@ class _Run:
         claims = layout.system.claims
         self.taken = np.zeros(max(len(layout.system.commands), 1), dtype=np.uint64)
         self.met = np.full(max(len(claims), 1), NONE, dtype=np.uint64)
-        self.stops = np.array([stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8)
+        self.stops = np.array(
+            [stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8
+        )
         self.buffers = np.empty(threads * int(self.library.buffer_bytes()), dtype=np.uint8)
         self.rows, self.parents = self._queue(room + self.slack + 1)
         self.index: Any = np.zeros(0, dtype=np.uint64)
@@ -153,20 +156,28 @@ class _Run:
 
     def choose_index(self) -> bool:
         """Take a larger index, or one that is smaller for so many states; False: there is no room for one."""
-        tail, spare = int(self.state.tail), self._spare()
-        if self.index_bits is not None and (self.state.places or not len(self.index)):
-            words = max(1, (1 << self.index_bits) >> 6)
-            pays = self.index_bits <= SMALL_BITS or words * 8 <= tail * WORTH
-            if pays and words * 8 <= spare // 2:
-                self.index = None  # before the next is there
-                self._take_index(np.zeros(words, dtype=np.uint64), 0)
-                return True
-        needed = max(int((tail + self.slack) / FILLED) + 1, 1 << FIRST_PLACES_BITS)
+        try:
+            return self._bits_taken() or self._table_taken()
+        except MemoryError:
+            return False
+
+    def _bits_taken(self) -> bool:
+        if self.index_bits is None:
+            return False
+        words = max(1, (1 << self.index_bits) >> 6)
+        pays = self.index_bits <= SMALL_BITS or words * 8 <= int(self.state.tail) * WORTH
+        if not pays or words * 8 > (self._spare() - int(self.index.nbytes)) // 2:
+            return False
+        self._take_index(np.zeros(words, dtype=np.uint64), 0)
+        return True
+
+    def _table_taken(self) -> bool:
+        needed = max(int((self.state.tail + self.slack) / FILLED) + 1, 1 << FIRST_PLACES_BITS)
         places = 1 << needed.bit_length()
-        number = 8 if self.wide else 4
-        if places * number <= spare:
-            self.index = None
-            self._take_index(np.zeros(places, dtype=np.uint64 if self.wide else np.uint32), places)
+        number = np.dtype(np.uint64 if self.wide else np.uint32)
+        if places * number.itemsize <= self._spare():
+            self.index = None  # before the next is there
+            self._take_index(np.zeros(places, dtype=number), places)
             return True
         if self.state.places and self.filled < FILLED_MOST:
             self.filled = FILLED_MOST
@@ -217,7 +228,7 @@ class _Run:
         if self.limits.states is not None:
             count = min(count, self.limits.states)
         rows, parents = self.rows[:count], self.parents[:count]
-        if count < len(self.rows) // 4:  # don't keep room that nobody will need
+        if rows.nbytes < COPIED_BYTES:  # keep no room that nobody will need
             rows, parents = rows.copy(), parents.copy()
         commands = len(self.layout.system.commands)
         return Found(
@@ -258,9 +269,18 @@ def search(
         Mismatch: a derived cell was left out of the index and does not follow from the others.
 
     """
-    run = _Run(layout, limits, symmetry, stop_at_first, without_derived, threads, factor)
+    run = None
     try:
+        run = _Run(layout, limits, symmetry, stop_at_first, without_derived, threads, factor)
         why = run.run(on_progress)
     except KeyboardInterrupt:
         why = INTERRUPTED
-    return run.found(why)
+    return run.found(why) if run is not None else _only_the_first(layout, symmetry)
+
+
+def _only_the_first(layout: Layout, symmetry: Symmetry | None) -> Found:
+    """What is known before the search has begun."""
+    first = layout.pack([layout.system.initial])
+    words = first if symmetry is None else symmetry.canonical(first, np)
+    taken = np.zeros(len(layout.system.commands), dtype=np.int64)
+    return Found(words, np.zeros(1, dtype=np.uint32), 0, 0, INTERRUPTED, {}, taken)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .conditions import Conditions
+from .derivation import unproven
 from .exploration import Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
@@ -19,7 +20,7 @@ from .visited import FACTOR, LOAD, Bits, Table
 CHUNK_BITS = 16  # states expanded at once
 FIRST_STATES = 1 << 12  # room in the queue at first
 SMALL_BITS = 27  # a bit a state is taken at once where all bits together are 16 MB
-WORTH = 256  # and later, once there are so many states that all bits are no more than so many bytes a state
+WORTH = 1024  # and later, once there are so many states that all bits are no more than so many bytes a state
 OUT_OF_MEMORY = "out of memory: {states:,} states and their index fill the {bytes:,} bytes allowed"
 TOO_MANY = "the limit of {states:,} states"
 INTERRUPTED = "interrupted"
@@ -120,13 +121,14 @@ class Search:
         self.derived_bits = layout.derived_bits if without_derived else 0  # left out of a perfect index
         self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
         self.code = Code(layout, xp)
-        self.queue = Queue(layout.word_count, xp, FIRST_STATES)
+        self.queue = self._first_queue()
         self.visited: Bits | Table
         self.head = self.depth = self.transitions = 0
         self.taken = np.zeros(len(self.system.commands), dtype=np.int64)
         self.met: dict[int, int] = {}
         self.started = time.perf_counter()
         conditions = Conditions(layout, spelling())
+        self.unproven = frozenset(unproven(self.system) if self.derived_bits else ())
         self.always_moves = [conditions.moves(command) for command in self.system.commands]
         self.judged = [place for place, claim in enumerate(self.system.claims) if claim.kind != "quiet"]
         self.quiet = [place for place, claim in enumerate(self.system.claims) if claim.kind == "quiet"]
@@ -140,6 +142,8 @@ class Search:
             why = self._levels()
         except _Full as full:
             why = str(full)
+        except MemoryError:
+            why = OUT_OF_MEMORY.format(states=self.queue.size, bytes=self.limits.bytes)
         except KeyboardInterrupt:
             why = INTERRUPTED
         size = self.queue.size
@@ -152,6 +156,17 @@ class Search:
             met=self.met,
             taken=self.taken,
         )
+
+    def _first_queue(self) -> Queue:
+        """Room for some states; on NumPy, whose memory fills page by page, for all that fit."""
+        words = self.layout.word_count
+        if self.xp is np:
+            room = min(self.limits.bytes // (8 * words + 4), 1 << min(self.layout.bits, 31)) - 2
+            try:
+                return Queue(words, self.xp, max(room, FIRST_STATES))
+            except MemoryError:
+                pass  # a machine that promises no more memory than it has: grow as needed
+        return Queue(words, self.xp, FIRST_STATES)
 
     def _begin(self) -> None:
         xp = self.xp
@@ -201,6 +216,10 @@ class Search:
         taken = np.zeros_like(self.taken)
         for number, where, _ in moves:
             taken[number] += int(where.shape[0])
+        if isinstance(self.visited, Bits) and self.symmetry is None:
+            for number, _, words in moves:
+                if number in self.unproven:
+                    self._check_derived(words)
         if moves:
             after = xp.concatenate([words for _, _, words in moves])
             origin = xp.concatenate([where for _, where, _ in moves])
@@ -212,7 +231,7 @@ class Search:
 
     def _take_in(self, after: Any, origin: Any, first: int) -> None:
         """Append the states among ``after`` that are new."""
-        if isinstance(self.visited, Bits):
+        if isinstance(self.visited, Bits) and self.symmetry is not None:
             self._check_derived(after)
         fresh = self.xp.flatnonzero(self.visited.fresh(after))
         rows, origin = self._once(after[fresh], origin[fresh])
@@ -253,34 +272,40 @@ class Search:
     def _make_room(self, count: int) -> None:
         queue, limit = self.queue, self.limits.bytes
         needed = queue.size + count
+        if needed * queue.state_bytes + self.visited.bytes + self._buffers() > limit:
+            raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
         bits = self.index_bits
         if isinstance(self.visited, Table) and bits is not None:
             bytes_ = 1 << bits >> 3
             if bytes_ <= needed * WORTH and bytes_ <= limit // 4:
                 self._to_bits(bits)
         if needed > queue.capacity:
-            spare = limit - self._held() - self.visited.bytes
-            most = spare // queue.state_bytes  # while copying, the old one is there too
+            spare = limit - self._held() - self.visited.bytes  # while copying, the old one is there too
+            most = spare // queue.state_bytes
             capacity = min(max(queue.capacity * 2, needed), most)
             if capacity < needed:
                 raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
             queue.grow(capacity)
         if isinstance(self.visited, Table) and needed * LOAD > 1 << self.visited.places_bits:
             places_bits = (needed * LOAD).bit_length()
-            if self._held() + (8 << places_bits) > limit:
+            number = self.visited.table.dtype.itemsize
+            if self._held() + self.visited.bytes + (number << places_bits) > limit:
                 raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
             self.visited = Table(queue, places_bits, self.xp, self.factor)
             self._add_all(self.visited)
 
     def _held(self) -> int:
-        """Bytes of the queue and of a chunk's buffers, with room for copies."""
+        """Bytes of the states and of the buffers."""
+        return self.queue.size * self.queue.state_bytes + self._buffers()
+
+    def _buffers(self) -> int:
+        """About the bytes that expanding a chunk takes."""
         branching = self.transitions / max(self.head, 1) + 1
-        buffers = min(self.queue.size, 1 << CHUNK_BITS) * branching * 8 * (3 * self.layout.word_count + 5)
-        return self.queue.capacity * self.queue.state_bytes + int(buffers)
+        return int(min(self.queue.size, 1 << CHUNK_BITS) * branching * 8 * (3 * self.layout.word_count + 5))
 
     def _to_bits(self, bits: int) -> None:
-        """Leave the table for a bit a state, unless a derived cell does not follow from the others."""
-        size = self.queue.size
+        """Leave the table for a bit a state."""
+        size = self.queue.size if self.unproven or self.symmetry is not None else 1
         for start in range(0, size, 1 << CHUNK_BITS):
             self._check_derived(self.queue.rows[start : min(start + (1 << CHUNK_BITS), size)])
         self.visited = Bits(bits, self.derived_bits, self.xp)

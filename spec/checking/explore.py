@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from . import engine_c, engine_numpy
-from .compiling import compiler
+from .compiling import CompileError, compiler
 from .engine_numpy import TOO_MANY, Mismatch
 from .exploration import Exploration, Found, Symmetry
 from .layout import Layout
@@ -56,12 +56,15 @@ def explore(
         What was found, also after Ctrl-C.
 
     Raises:
-        ValueError: there is no such engine.
+        ValueError: there is no such engine, or a limit that leaves no room for the first state.
+        CompileError: the engine "c" was asked for, and there is no compiler or it failed.
 
     """
     if engine not in ENGINES:
         raise ValueError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
     limits = Limits() if limits is None else limits
+    if limits.states is not None and limits.states < 1 or threads < 1:
+        raise ValueError("a search needs room for one state and one thread at least")
     started = time.perf_counter()
 
     layout = Layout(system)
@@ -84,7 +87,10 @@ def explore(
     found = _searched(lambda without_derived: by_numpy(without_derived, replace(limits, states=most)))
     if found.why_incomplete is None or found.why_incomplete != TOO_MANY.format(states=AUTO_STATES):
         return done("numpy", found)
-    return done("c", _searched(by_c))
+    try:
+        return done("c", _searched(by_c))
+    except CompileError:
+        return done("numpy", _searched(by_numpy))
 
 
 def _searched(search: Callable[[bool], Found]) -> Found:
