@@ -77,7 +77,10 @@ class Replayer:
 
     def broken(self, words: Sequence[int]) -> dict[int, Property]:
         """The words among these for which a claim about every slot is false, with the first such claim."""
-        new = np.array(list(set(words) - self._good), np.uint64)
+        unseen = set(words) - self._good
+        if not unseen:
+            return {}
+        new = np.array(list(unseen), np.uint64)
         bad: dict[int, Property] = {}
         fields = _fields(self.machine, new)
         for claim in self._always:
