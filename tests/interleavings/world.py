@@ -98,6 +98,7 @@ class World:
         self.granule = self.profile.granule
         self.backend = SplitBackend(scheduler, self.touch)
         self.events = EventTrace()
+        self._spans: list[tuple[int, int, int, str]] = []  # of arenas: base, bytes, stride, kind
         self.store: SplitStore | SplitLocalStore | None = None
         if self.setting.store == "split":
             self.store = SplitStore(scheduler, self.touch)
