@@ -1,6 +1,7 @@
 """Every small fault that a spec could have, made one at a time.
 
-Guards are left out or weakened, assignments and events forgotten, atomic steps split, and what a file names is done.
+Guards are left out or weakened, assignments and releases forgotten, atomic steps split, and what a file names is done.
+Forgetting to write a local that nothing reads before it is written again is no fault.
 A fault that no property notices is a hole in the properties, or the part that it takes away does nothing. Finding out
 which is ``hunt.py``.
 """
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..language.expressions import Expr, Logic
+from ..language.expressions import Arithmetic, Expr, Logic, Name
 from ..language.model import Case, Event, Machine
 from ..language.narrowing import may_narrow, narrowed, with_event
 from ..language.protocol import Instance, Program, Protocol, Step
+from .dead import dead_steps
+from .grounding import ground
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,16 @@ def _case_faults(event: Event, case: Case) -> Iterator[tuple[str, Event]]:
     if case.when is not None:
         rest = tuple(other for other in event.cases if other is not case)
         yield "case dropped", replace(event, cases=rest)
-        for what, guard in _weaker(case.when):
+        for what, guard in _looser(case.when, ("and",) if case.refuse is None else ("and", "or")):
             yield what, _with_case(event, replace(case, when=guard))
     for item in case.do:
         do = tuple(other for other in case.do if other is not item)
         yield f"{item.field} forgotten", _with_case(event, replace(case, do=do))
 
 
-def _weaker(guard: Expr) -> Iterator[tuple[str, Expr]]:
-    """The guard with one part of an ``and`` or an ``or`` left out."""
-    if isinstance(guard, Logic) and guard.op in ("and", "or"):
+def _looser(guard: Expr, ops: tuple[str, ...]) -> Iterator[tuple[str, Expr]]:
+    """The guard with one part of an ``and`` left out, or, of a guard that refuses, of an ``or``."""
+    if isinstance(guard, Logic) and guard.op in ops:
         for number, part in enumerate(guard.operands, start=1):
             rest = tuple(other for other in guard.operands if other is not part)
             yield f"part {number} dropped", rest[0] if len(rest) == 1 else replace(guard, operands=rest)
@@ -93,24 +96,47 @@ def protocol_faults(protocol: Protocol) -> Iterator[ProtocolFault]:
     for program in protocol.programs:
         for step in program.steps:
             where = f"{protocol.name} {program.name}.{step.name}"
-            for what, steps in _step_faults(program, step):
+            for what, steps in _step_faults(protocol, program, step):
                 programs = tuple(
                     replace(item, steps=steps) if item.name == program.name else item for item in protocol.programs
                 )
-                yield ProtocolFault(f"{where}: {what}", replace(protocol, programs=programs))
+                faulty = replace(protocol, programs=programs)
+                local = what.removesuffix(" forgotten")
+                if not any(item.field == local for item in step.do) or not _means_nothing(faulty, program, step, local):
+                    yield ProtocolFault(f"{where}: {what}", faulty)
 
 
-def _step_faults(program: Program, step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
+def _gives_back(event: Event) -> bool:
+    """Whether an event lowers a counter, as a release does."""
+    return any(
+        isinstance(item.value, Arithmetic)
+        and item.value.op == "-"
+        and isinstance(item.value.left, Name)
+        and item.value.left.name == item.field
+        for case in event.cases
+        for item in case.do
+    )
+
+
+def _means_nothing(protocol: Protocol, program: Program, step: Step, local: str) -> bool:
+    """Whether the value of a local is never looked at after a step that forgot to assign it."""
+    system = ground(protocol)
+    name = f"{program.name}[0].{local}"
+    return name not in system.place or step.then in dead_steps(system, system.cell(name))
+
+
+def _step_faults(protocol: Protocol, program: Program, step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
     def changed(new: Step, *more: Step) -> tuple[Step, ...]:
         return (*(new if item is step else item for item in program.steps), *more)
 
     if step.when is not None:
         yield "guard dropped", changed(replace(step, when=None, otherwise=None))
-        for what, guard in _weaker(step.when):
+        for what, guard in _looser(step.when, ("and",)):
             yield what, changed(replace(step, when=guard))
     for number, fire in enumerate(step.fire, start=1):
-        rest = tuple(other for other in step.fire if other is not fire)
-        yield f"event {number} forgotten", changed(replace(step, fire=rest))
+        if _gives_back(protocol.instance(fire.instance).machine.event(fire.event)):
+            rest = tuple(other for other in step.fire if other is not fire)
+            yield f"event {number} forgotten", changed(replace(step, fire=rest))
     for item in step.do:
         yield (
             f"{item.field} forgotten",

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..language.expressions import (
-    BOOL,
     Arithmetic,
     Choice,
     Compare,
@@ -31,9 +30,10 @@ from ..language.expressions import (
     Truth,
 )
 from ..language.protocol import Protocol
-from ..language.trees import names_in, rewritten, walked
-from .folding import FALSE, TRUE, conjuncts, folded, number
-from .system import Cell, Claim, Command, System
+from ..language.trees import names_in, walked
+from .dead import dead_steps, ends_at, with_values
+from .folding import FALSE, TRUE, conjuncts
+from .system import Claim, Command, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,12 @@ class _Search:
             if len({self.protocol.instance(name).slots for name in group}) > 1:
                 continue
             pointers = tuple(
-                self._pointer(cell)
+                Pointer(cell.name, at if at in self.system.place else None, dead_steps(self.system, cell))
                 for (actor, local), named in self._named_by.items()
                 if named & set(group)
                 for cell in self.system.cells
                 if not cell.is_slot and cell.owner == actor and cell.field == local
+                for at in [f"{actor}[{cell.number}].at"]
             )
             yield group, pointers
 
@@ -161,53 +162,6 @@ class _Search:
     @property
     def _progress(self) -> list[Expr]:
         return [expr for item in self.protocol.leads_to for expr in (item.source, item.target)]
-
-    # Dead locals.
-
-    def _pointer(self, cell: Cell) -> Pointer:
-        at = f"{cell.owner}[{cell.number}].at"
-        if at not in self.system.place:
-            read = any(cell.name in _read_by(command) for command in self.system.commands)
-            return Pointer(
-                cell.name, None, frozenset() if read or self._claimed(cell.name, None, 0) else frozenset({0})
-            )
-        steps = range(self.system.cell(at).high + 1)
-        live = {step for step in steps if self._read_at(cell, at, step) or self._claimed(cell.name, at, step)}
-        changed = True
-        while changed:  # backwards: what is live at the end of a command that does not write it was live before
-            before = len(live)
-            for command in self._own(cell):
-                if cell.name not in dict(command.updates) and self._ends_at(command, at) in live:
-                    live.add(_begins_at(command, at))
-            changed = len(live) > before
-        return Pointer(cell.name, at, frozenset(steps) - live)
-
-    def _own(self, cell: Cell) -> list[Command]:
-        return [item for item in self.system.commands if (item.actor, item.copy) == (cell.owner, cell.number)]
-
-    def _ends_at(self, command: Command, at: str) -> int:
-        value = dict(command.updates).get(at)
-        if value is None:
-            return _begins_at(command, at)
-        assert isinstance(value, Number)
-        return value.value
-
-    def _read_at(self, cell: Cell, at: str, step: int) -> bool:
-        for command in self.system.commands:
-            if cell.name not in _read_by(command):
-                continue
-            if (command.actor, command.copy) == (cell.owner, cell.number):
-                if _begins_at(command, at) == step:
-                    return True
-            elif any(_still_reads(expr, cell.name, at, step) for expr in _exprs_of(command)):
-                return True
-        return False
-
-    def _claimed(self, cell: str, at: str | None, step: int) -> bool:
-        exprs = [expr for claim in self.system.claims for expr in claim.exprs]
-        exprs += [expr for promise in self.system.promises for pair in promise.pairs for expr in pair]
-        exprs += [value for _, value in self.system.derived]
-        return any(_still_reads(expr, cell, at, step) for expr in exprs)
 
     # Slots that are alike.
 
@@ -256,20 +210,20 @@ class _Search:
         names = {pointer.cell: pointer for pointer in pointers}
         found = []
         for values in self._values([*command.guard, *(value for _, value in command.updates)], names):
-            guard = [_with(expr, values) for expr in command.guard]
+            guard = [with_values(expr, values) for expr in command.guard]
             if FALSE in guard:
                 continue
             updates = []
             for name, value in command.updates:
                 pointer = names.get(name)
                 if pointer is None or self._end(command, pointer) not in pointer.dead:
-                    updates.append((name, _with(value, values)))
+                    updates.append((name, with_values(value, values)))
             fixed = {expr: None for part in guard for expr in conjuncts(part)}
             found.append(_Fact(tuple(values.items()), tuple(fixed), tuple(updates)))
         return found
 
     def _end(self, command: Command, pointer: Pointer) -> int:
-        return 0 if pointer.at is None else self._ends_at(command, pointer.at)
+        return 0 if pointer.at is None else ends_at(command, pointer.at)
 
     def _said(self, claim: Claim, pointers: tuple[Pointer, ...]) -> list[_Fact]:
         names = {pointer.cell: pointer for pointer in pointers}
@@ -278,7 +232,7 @@ class _Search:
             _Fact(tuple(values.items()), (said,), ())
             for expr in claim.exprs
             for values in self._values([expr], names)
-            if (said := _with(expr, values)) != neutral
+            if (said := with_values(expr, values)) != neutral
         ]
 
     def _values(self, exprs: Iterable[Expr], names: Mapping[str, Pointer]) -> Iterator[dict[str, int]]:
@@ -355,40 +309,3 @@ def _summands(expr: Expr) -> Iterator[Expr]:
             yield from _summands(right)
         case _:
             yield expr
-
-
-def _with(expr: Expr, values: Mapping[str, int]) -> Expr:
-    """The expression with some cells fixed."""
-
-    def rule(part: Expr) -> Expr:
-        if isinstance(part, Name) and part.name in values:
-            value = values[part.name]
-            return (TRUE if value else FALSE) if part.type == BOOL else number(value)
-        return part
-
-    return folded(rewritten(expr, rule))
-
-
-def _still_reads(expr: Expr, cell: str, at: str | None, step: int) -> bool:
-    """Whether an expression reads a cell while the step of its copy is ``step``."""
-    if all(name.name != cell for name in names_in(expr)):
-        return False
-    fixed = _with(expr, {} if at is None else {at: step})
-    return any(name.name == cell for name in names_in(fixed))
-
-
-def _exprs_of(command: Command) -> tuple[Expr, ...]:
-    return (*command.guard, *(value for _, value in command.updates))
-
-
-def _read_by(command: Command) -> frozenset[str]:
-    return frozenset(name.name for expr in _exprs_of(command) for name in names_in(expr))
-
-
-def _begins_at(command: Command, at: str) -> int:
-    """The step of a command: what its guard says of ``at``, or 0 where its actor never leaves the first step."""
-    for expr in command.guard:
-        match expr:
-            case Compare("==", Name(name=name), Number(value)) if name == at:
-                return value
-    return 0
