@@ -42,7 +42,7 @@ VERBS = (
     Verb("demo", "restore prefixes on four tiny models and compare with cold runs"),
     Verb("store", "list, check or clean a local store"),
     Verb("check", "explore every interleaving of a protocol"),
-    Verb("explore", "write a page to step through a protocol", built=False),
+    Verb("explore", "write a page to step through a protocol"),
     Verb("export", "write a protocol for another checker"),
     Verb("validate", "hold a recorded event trace against the model"),
     Verb("replay", "run a request trace through the manager", built=False),

@@ -79,15 +79,15 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"ok": False, "protocols": []}))
         return 1
     try:
-        chosen = _chosen(args, loaded.spec)
+        protocols = chosen(loaded.spec, args.protocols, args.bound, deep=args.deep)
         settings = _Settings.of(args)
-    except _Misuse as error:
+    except Misuse as error:
         print(error, file=sys.stderr)
         return 2
-    return _check(args, loaded.required(), chosen, settings)
+    return _check(args, loaded.spec, protocols, settings)
 
 
-class _Misuse(Exception):
+class Misuse(Exception):
     """The command line asks for what there is not; the message says what there is."""
 
 
@@ -104,9 +104,9 @@ class _Settings:
     def of(cls, args: argparse.Namespace) -> _Settings:
         for name in ("states", "threads", "memory"):
             if getattr(args, name) is not None and getattr(args, name) <= 0:
-                raise _Misuse(f"kvfsm check: --{name} must be more than 0")
+                raise Misuse(f"kvfsm check: --{name} must be more than 0")
         if args.prove and find_spec("z3") is None:
-            raise _Misuse("kvfsm check: --prove needs Z3\n  fix: pip install 'kvfsm[proofs]'")
+            raise Misuse("kvfsm check: --prove needs Z3\n  fix: pip install 'kvfsm[proofs]'")
         limits = Limits(args.states) if args.memory is None else Limits(args.states, int(args.memory * _GIB))
         engine = "numpy" if args.engine == "cupy" else args.engine
         xp = import_module("numpy") if args.engine != "cupy" else _cupy()
@@ -119,35 +119,40 @@ def _cupy() -> ModuleType:
         cupy.cuda.runtime.getDeviceCount()
     except ImportError as error:
         why = "the engine cupy needs the package 'cupy' and a GPU"
-        raise _Misuse(f"kvfsm check: {why}\n  fix: pip install cupy-cuda12x, or --engine c") from error
+        raise Misuse(f"kvfsm check: {why}\n  fix: pip install cupy-cuda12x, or --engine c") from error
     except RuntimeError as error:
-        raise _Misuse(f"kvfsm check: the engine cupy finds no GPU ({error})\n  fix: --engine c") from error
+        raise Misuse(f"kvfsm check: the engine cupy finds no GPU ({error})\n  fix: --engine c") from error
     return cupy
 
 
 # What to check.
 
 
-def _chosen(args: argparse.Namespace, spec: Spec) -> list[Protocol]:
-    """The protocols that were named, in their bounds."""
+def chosen(spec: Spec, wanted: Sequence[str], asked: Sequence[str], *, deep: bool) -> list[Protocol]:
+    """The protocols that were named, or all, in the bounds that were asked for as NAME=N.
+
+    Raises:
+        Misuse: there is no such protocol or bound.
+
+    """
     known = {protocol.name: protocol for protocol in spec.protocols}
-    for name in args.protocols:
+    for name in wanted:
         if name not in known:
-            raise _Misuse(f"kvfsm check: there is no protocol '{name}'; {closest(name, known)}")
-    names = list(dict.fromkeys(args.protocols)) or list(known)
-    asked = dict(_bound(text) for text in args.bound)
-    unused = set(asked) - {bound.name for name in names for bound in known[name].bounds}
+            raise Misuse(f"kvfsm: there is no protocol '{name}'; {closest(name, known)}")
+    names = list(dict.fromkeys(wanted)) or list(known)
+    bounds = dict(_bound(text) for text in asked)
+    unused = set(bounds) - {bound.name for name in names for bound in known[name].bounds}
     if unused and len(names) > 1:
         name = sorted(unused)[0]
         have = sorted({bound.name for each in names for bound in known[each].bounds})
-        raise _Misuse(f"kvfsm check: no protocol has a bound '{name}'; {closest(name, have)}")
-    return [_sized(spec, known[name], asked, deep=args.deep, only=len(names) == 1) for name in names]
+        raise Misuse(f"kvfsm: no protocol has a bound '{name}'; {closest(name, have)}")
+    return [_sized(spec, known[name], bounds, deep=deep, only=len(names) == 1) for name in names]
 
 
 def _bound(text: str) -> tuple[str, int]:
     name, sign, value = text.partition("=")
     if not sign or not name or not value.strip().isdigit():
-        raise _Misuse(f"kvfsm check: --bound takes NAME=N, such as slots=3, not '{text}'")
+        raise Misuse(f"kvfsm: --bound takes NAME=N, such as slots=3, not '{text}'")
     return name.strip(), int(value)
 
 
@@ -160,29 +165,29 @@ def _sized(spec: Spec, protocol: Protocol, asked: Mapping[str, int], *, deep: bo
         return protocol
     found, problems = resized(spec, protocol.name, bounds)
     if found is None:
-        raise _Misuse(render_all(problems.sorted(), problems.sources))
+        raise Misuse(render_all(problems.sorted(), problems.sources))
     return found
 
 
 # Checking.
 
 
-def _check(args: argparse.Namespace, spec: Spec, chosen: Sequence[Protocol], settings: _Settings) -> int:
-    table = Table(chosen)
+def _check(args: argparse.Namespace, spec: Spec, protocols: Sequence[Protocol], settings: _Settings) -> int:
+    table = Table(protocols)
     rows: list[Row] = []
     mutants: list[Mutant] = []
     stopped = False
     if not args.json:
         print(table.head())
     try:
-        for protocol in chosen:
+        for protocol in protocols:
             rows.append(_checked(spec, protocol, settings))
             if not args.json:
                 print(table.row(rows[-1]), flush=True)
             if rows[-1].report.interrupted:
                 raise KeyboardInterrupt
         if args.mutants:
-            mutants.extend(check_mutants.hunted(spec, chosen, whole=not args.protocols))
+            mutants.extend(check_mutants.hunted(spec, protocols, whole=not args.protocols))
     except KeyboardInterrupt:
         stopped = True
     except TooLargeError as error:
@@ -200,7 +205,7 @@ def _check(args: argparse.Namespace, spec: Spec, chosen: Sequence[Protocol], set
     for line in written:
         print(line, file=sys.stderr)
     if stopped:
-        left = [protocol.name for protocol in chosen[len(rows) :]]
+        left = [protocol.name for protocol in protocols[len(rows) :]]
         ending = f"; not looked at: {', '.join(left)}" if left else ""
         print(f"kvfsm check: stopped{ending}", file=sys.stderr)
         return 130
