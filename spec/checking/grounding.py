@@ -43,14 +43,14 @@ _OTHERS_MAX = 255
 _KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
 
-def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, others: bool = False) -> System:
+def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_proof: bool = False) -> System:
     """The system that a protocol describes.
 
     Args:
         protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
         faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
-        others: whether every ``count`` also counts copies that are not there, any number of them, which do not move:
-            a cell "others[n].count" each, that no command updates. Proofs for any number of copies ask for it.
+        for_proof: with the lemmas, and every ``count`` also counts copies that are not there, any number of them, which
+            do not move: a cell "others[n].count" each, that no command updates.
 
     Returns:
         The system; cells that are 0 in every state are left out, and so are commands that can never be taken.
@@ -64,7 +64,7 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, others
                 for item in protocol.instances
             ),
         )
-    return _without_dead_parts(_Grounding(protocol, others).system())
+    return _without_dead_parts(_Grounding(protocol, for_proof).system())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class _Way:
 
 
 class _Grounding:
-    def __init__(self, protocol: Protocol, others: bool = False) -> None:
+    def __init__(self, protocol: Protocol, for_proof: bool = False) -> None:
         self.protocol = protocol
         self.others: dict[Expr, Name] | None = (
-            {} if others else None
+            {} if for_proof else None
         )  # what is counted of copy 0 -> all that are not there
         self.cells = {cell.name: cell for cell in _cells(protocol)}
         self.counts = {program.name: program.count for program in protocol.programs}
@@ -329,6 +329,8 @@ class _Grounding:
                     where = tuple(f"{instance.name}[{slot}]" for slot in range(instance.slots))
                     yield Claim(f"{instance.name}.{item.name}", "always", item.says, exprs, where, item.at)
         for item in self.protocol.properties:
+            if item.kind == "lemma" and self.others is None:
+                continue
             kind = "sometimes" if item.kind == "sometimes" else "always"
             spelled = self._spelled_out(item.that)
             exprs = tuple(expr for (expr,), _ in spelled)

@@ -5,7 +5,7 @@ the slots which its locals name. So if a step could break a claim among any numb
 among just those that the claim and the step speak of: leave out all others, and every claim still holds before the
 step, for fewer copies and slots. It is therefore enough to try every state, reachable or not, of one size: the claims
 hold before, a command is taken, the claim must hold after. ``count`` is the exception, since it speaks of all copies;
-those left out are counted by a number that the step does not change (``ground(others=True)``).
+those left out are counted by a number that the step does not change (``ground(for_proof=True)``).
 
 Claims are proved together: what holds in the first state and is kept by every command as long as all of them hold. One
 that is not kept is left out, and the rest tried again. A claim that is true but not kept needs a *lemma* beside it.
@@ -80,7 +80,7 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     if find_spec("z3") is None:
         raise NeedsZ3
     bounds = deciding_size(protocol, reread)
-    system = ground(reread(bounds), others=True)
+    system = ground(reread(bounds), for_proof=True)
     sizes = tuple(bounds)
     search = _Induction(system)
     return {name: Proof(name, obstacle is None, sizes, obstacle) for name, obstacle in search.run().items()}
