@@ -80,9 +80,8 @@ class _Way:
 class _Grounding:
     def __init__(self, protocol: Protocol, for_proof: bool = False) -> None:
         self.protocol = protocol
-        self.others: dict[Expr, Name] | None = (
-            {} if for_proof else None
-        )  # what is counted of copy 0 -> all that are not there
+        # What is counted, of copy 0 -> how many copies that are not there it is true of.
+        self.others: dict[Expr, Name] | None = {} if for_proof else None
         self.cells = {cell.name: cell for cell in _cells(protocol)}
         self.counts = {program.name: program.count for program in protocol.programs}
         self.misfits: list[Expr] = []  # when a value does not fit its field; only a mutant's can fail to
