@@ -1,4 +1,4 @@
-"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), the index's rules."""
+"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), loss (T9), the index."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ def _kind(manager: Manager, kind: str, pool: Pool) -> list[str]:
     for name in ("pins", "holds"):
         if pool.table.fields(name, every[free]).any():
             wrong.append(f"S2: a free slot has {name}")
+    if pool.count_lossy(every) != pool.lossy:
+        wrong.append(f"T9: {pool.count_lossy(every)} slots are lossy, {pool.lossy} are counted")
     known = _known(manager, kind)
     where = np.concatenate([slots for slots in known.values()]) if known else np.empty(0, np.intp)
     if len(np.unique(where)) != len(where):

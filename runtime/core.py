@@ -73,7 +73,6 @@ class Core:
         )
         self.kinds = self.paged + self.trailing
         self.cold_bytes: dict[int, tuple[bytes, int]] = {}  # cold slot -> packed bytes, version
-        self.lossy_slots = 0  # slots of compressed KV that were made from lossy bytes, some of which may be gone
         self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
         self._begin()
 
@@ -134,16 +133,27 @@ class Core:
                 versions[known] = held[places[known] - low]
         return versions
 
-    def is_lossy(self, slots: npt.NDArray[Any]) -> bool:
-        """Whether any of these slots of compressed KV went through a lossy form; O(1) while no slot ever did."""
-        return bool(self.lossy_slots) and bool(self.pools["compressed_kv"].table.fields("lossy", slots).any())
+    @property
+    def lossy_slots(self) -> int:
+        """Slots of all kinds that rest on a lossy form or on a replay."""
+        return sum(pool.lossy for pool in self.pools.values())
+
+    def is_lossy(self, slots: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Whether any of these slots, by kind, rests on a lossy form or on a replay; O(1) while no slot does."""
+        pools = self.pools
+        return any(pools[kind].lossy and pools[kind].count_lossy(held) for kind, held in slots.items())
 
     def lossy_before(self, spot: Spot, stop: int) -> bool:
-        """The same of the KV that a chain holds over granules [0, stop)."""
-        if not self.lossy_slots:
-            return False
-        n = self.paged.index("compressed_kv")
-        return self.is_lossy(self.index.slots(n, spot, 0, min(stop, self.index.live(n, spot))))
+        """The same of all that a chain holds for boundary ``stop``; kinds without lossy slots are not looked up."""
+        lossy = [kind for kind in self.kinds if self.pools[kind].lossy]
+        return bool(lossy) and self.is_lossy({kind: self._held(kind, spot, stop) for kind in lossy})
+
+    def _held(self, kind: str, spot: Spot, stop: int) -> npt.NDArray[np.int32]:
+        """Slots of a kind that a chain holds for a boundary: granules [0, stop) as far as they go, or its end."""
+        if kind in self.paged:
+            return self.slots_at(kind, spot, min(stop, self.index.live(self.paged.index(kind), spot)))
+        valid = self.index.last(self.trailing.index(kind), spot, stop) == stop
+        return self.slots_at(kind, spot, stop if valid else 0)
 
     # ---- room -----------------------------------------------------------------------------------------------------
 
@@ -222,8 +232,6 @@ class Core:
         """Seal a writer's slots, of generations ``expected``; ``lossy`` when they rest on a lossy form or a replay."""
         pool = self.pools[kind]
         pool.must("seal", slots, "publish", expected=expected, **pool.rules.seal(places, versions, lossy))
-        if kind == "compressed_kv":
-            self.lossy_slots += len(slots) * lossy
 
     def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of a writer's slots the index takes; the others are duplicates of what it holds already.

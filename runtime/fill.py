@@ -24,7 +24,7 @@ class Fill:
         places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
         slots: by kind, intp [n].
         fill_id, owner, epoch: who holds it, and since when.
-        lossy: whether it goes on from lossy KV or from a replay: then so is what is computed from it, and the store
+        lossy: whether it goes on from lossy state or from a replay: then so is what is computed from it, and the store
             doesn't get it.
         store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
     """

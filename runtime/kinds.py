@@ -39,8 +39,8 @@ class Rules(Protocol):
         """Arguments of ``take``."""
         ...
 
-    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
-        """Arguments of ``seal``."""
+    def seal(self, places: Numbers, versions: Numbers, lossy: npt.ArrayLike) -> Given:
+        """Arguments of ``seal``; ``lossy`` where the bytes rest on a lossy form or on a replay."""
         ...
 
     def pin(self, places: Numbers, versions: Numbers) -> Given:
@@ -51,8 +51,8 @@ class Rules(Protocol):
         """Arguments of ``load_begin``."""
         ...
 
-    def load_done(self, ok: bool, lossy: npt.NDArray[np.bool_]) -> Given:
-        """Arguments of ``load_done``."""
+    def load_done(self, ok: bool, lossy: npt.ArrayLike) -> Given:
+        """Arguments of ``load_done``; ``lossy`` as the store said of each."""
         ...
 
     def use_layer(self, layer: int, versions: Numbers) -> Given:
@@ -71,7 +71,7 @@ class CompressedKvRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id, "wanted_form": form}
 
-    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
         return {"layers": len(self.layout.layers), "is_lossy": lossy}
 
@@ -83,7 +83,7 @@ class CompressedKvRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id, "wanted_form": FORM_EXPANDED, "at_version": versions}
 
-    def load_done(self, ok: bool, lossy: npt.NDArray[np.bool_]) -> Given:
+    def load_done(self, ok: bool, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
         return {"ok": ok, "layers": len(self.layout.layers), "is_lossy": lossy}
 
@@ -103,9 +103,9 @@ class IndexerStateRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id}
 
-    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"kv_version": versions, "layers": len(self.layout.layers)}
+        return {"kv_version": versions, "layers": len(self.layout.layers), "is_lossy": lossy}
 
     def pin(self, places: Numbers, versions: Numbers) -> Given:
         """See `Rules`."""
@@ -115,9 +115,9 @@ class IndexerStateRules:
         """See `Rules`."""
         return {"wanted_layout": self.layout.layout_id, "kv_version": versions}
 
-    def load_done(self, ok: bool, lossy: npt.NDArray[np.bool_]) -> Given:
+    def load_done(self, ok: bool, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"ok": ok, "layers": len(self.layout.layers)}
+        return {"ok": ok, "layers": len(self.layout.layers), "is_lossy": lossy}
 
     def use_layer(self, layer: int, versions: Numbers) -> Given:
         """See `Rules`."""
@@ -137,9 +137,9 @@ class UncompressedTailRules:
         """See `Rules`."""
         return {"wanted_semantics": self.semantics}
 
-    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"at": self._position(places), "with_rows": 0, "has_carry": True}
+        return {"at": self._position(places), "with_rows": 0, "has_carry": True, "is_lossy": lossy}
 
     def pin(self, places: Numbers, versions: Numbers) -> Given:
         """See `Rules`."""
@@ -150,9 +150,9 @@ class UncompressedTailRules:
         where = self._position(places)
         return {"at": where, "with_rows": 0, "has_carry": True, "wanted_semantics": self.semantics}
 
-    def load_done(self, ok: bool, lossy: npt.NDArray[np.bool_]) -> Given:
+    def load_done(self, ok: bool, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"ok": ok}
+        return {"ok": ok, "is_lossy": lossy}
 
     def use_layer(self, layer: int, versions: Numbers) -> Given:
         """A tail has no layers that land one by one."""
@@ -173,9 +173,9 @@ class SwaWindowRules:
         """See `Rules`."""
         return {}
 
-    def seal(self, places: Numbers, versions: Numbers, lossy: bool = False) -> Given:
+    def seal(self, places: Numbers, versions: Numbers, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"at": places + self.blocks}
+        return {"at": places + self.blocks, "is_lossy": lossy}
 
     def pin(self, places: Numbers, versions: Numbers) -> Given:
         """See `Rules`."""
@@ -185,9 +185,9 @@ class SwaWindowRules:
         """See `Rules`."""
         return {"at": places + self.blocks}
 
-    def load_done(self, ok: bool, lossy: npt.NDArray[np.bool_]) -> Given:
+    def load_done(self, ok: bool, lossy: npt.ArrayLike) -> Given:
         """See `Rules`."""
-        return {"ok": ok}
+        return {"ok": ok, "is_lossy": lossy}
 
     def use_layer(self, layer: int, versions: Numbers) -> Given:
         """A window has no layers that land one by one."""

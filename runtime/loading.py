@@ -301,7 +301,6 @@ class Loader:
                 if batch.kind in core.paged:
                     core.place(batch.kind, spot, places, slots, fresh)
                 pool.release("evict", slots[~fresh])
-                core.lossy_slots += int(batch.lossy[low:high][fresh].sum()) if batch.kind == "compressed_kv" else 0
                 kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
         core.settle(spot, kept, manager.clock())
 

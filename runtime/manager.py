@@ -245,7 +245,9 @@ class Manager:
             keys: cover ``stop`` granules.
             start: first granule; what lies before it must be resident when the fill is published.
             stop: granule after the last; boundary kinds get slots for this boundary.
-            lease: on what lies before ``start``, which then stays resident.
+            lease: on what lies before ``start``, which then stays resident. Where the writer goes on from state that it
+                read under a lease, this must be that lease: without one, the fill counts as exact if what is held for
+                ``start`` now is.
             owner: who fills.
             kinds: only these kinds.
 
@@ -271,8 +273,9 @@ class Manager:
             number = next(self._numbers)
             store_epoch = None if self.store is None else self.store.epoch
             lossy = lease is not None and not lease.exact
-            if self.core.lossy_slots:  # spares the look-up where nothing ever was
-                lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, start), start)
+            if self.core.lossy_slots:  # spares the look-up where nothing is
+                read = start if set(self.core.paged) <= set(places) else stop  # it reads what it doesn't bring
+                lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, read), read)
             fill = Fill(
                 self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
                 store_epoch, lossy,
@@ -517,8 +520,7 @@ class Manager:
             for kind, held in slots.items():
                 core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
             raise
-        lossy = "compressed_kv" in slots and core.is_lossy(slots["compressed_kv"])
-        return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), lossy
+        return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), core.is_lossy(slots)
 
     def _unpin(self, receipt: Receipt) -> None:
         """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""

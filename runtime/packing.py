@@ -76,8 +76,7 @@ class Packer:
             for slot, blob, version in zip(copies.tolist(), blobs, versions.tolist(), strict=True):
                 core.cold_bytes[slot] = (blob, version)
             pool.stamp(copies, int(pool.meta["last_use"][source].max()))
-            pool.must("compress_done", source, "pack", expected=before, ok=True)
-            pool.give_back(source)
+            pool.release("compress_done", source, expected=before, ok=True)
             spot = core.index.locate(digests, high)
             found = self._still_held(n, spot, low, source)
             for granule in np.flatnonzero(found).tolist():

@@ -48,6 +48,7 @@ class Pool:
         self.hot = len(arena.bytes)
         self.table = table(self.hot + cold, on_event)
         self.whole = self.table.whole
+        self.lossy = 0  # slots whose words say so
         self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
@@ -99,7 +100,11 @@ class Pool:
 
     def fire(self, event: str, slots: npt.NDArray[Any], /, **given: npt.ArrayLike) -> int:
         """Apply an event to all slots, or to none; returns 0, or the code of the first refusal."""
+        told = "is_lossy" in given  # no other event makes a slot lossy
+        before = self.count_lossy(slots) if told else 0
         codes = getattr(self.whole, event)(slots, **given)
+        if told:
+            self.lossy += self.count_lossy(slots) - before
         return int(codes[codes != 0][0]) if codes.any() else 0
 
     def must(self, event: str, slots: npt.NDArray[Any], layer: str, /, **given: npt.ArrayLike) -> None:
@@ -111,8 +116,14 @@ class Pool:
     def release(self, event: str, slots: Slots, /, **given: npt.ArrayLike) -> None:
         """Fire an event that makes slots free, and put them on the stack."""
         if len(slots):
+            gone = self.count_lossy(slots) if self.lossy else 0
             self.must(event, slots, "pool", **given)
+            self.lossy -= gone
             self.give_back(slots)
+
+    def count_lossy(self, slots: npt.NDArray[Any]) -> int:
+        """How many of these slots rest on a lossy form or on a replay, by their words."""
+        return int(np.count_nonzero(self.table.fields("lossy", slots)))
 
     def generations(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Generation of each slot."""

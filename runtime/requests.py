@@ -61,7 +61,7 @@ class RequestTable:
         self._until = np.zeros(rows, np.int64)  # tokens until the words are due
         self._blocks = np.zeros(rows, np.int64)  # granules in the table, the one being filled included
         self._shared = np.zeros(rows, np.int64)
-        self._lossy = np.zeros(rows, np.bool_)  # goes on from lossy KV or from a replay
+        self._lossy = np.zeros(rows, np.bool_)  # goes on from lossy state or from a replay
         self._prefilled = np.zeros(rows, np.int64)  # tokens whose entries came in one batch a block
         # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
         # no step ever stops to copy a table. What lies past a row's blocks means nothing.
@@ -505,7 +505,7 @@ class RequestTable:
         self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
-        lossy = bool(self._lossy[row]) or core.lossy_before(spot, start)
+        lossy = bool(self._lossy[row])
         kept: dict[str, Rows] = {}
         for kind in kinds:
             pool, held = core.pools[kind], self._tables[kind][row, start:stop].astype(np.intp)
@@ -528,8 +528,9 @@ class RequestTable:
             given = pool.rules.pin(places, core.versions(kind, spot, places))
             pool.must("pin", held, "publish", expected=pool.generations(held), **given)
             self._tables[kind][row, start:stop] = held
+            self._lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         self._shared[row], self._ends[row] = stop, (spot.segment, stop)
-        kept.update(self._publish_boundary(row, spot, stop))
+        kept.update(self._publish_boundary(row, spot, stop, lossy))
         core.settle(spot, kept, manager.clock())
         return stop
 
@@ -544,7 +545,7 @@ class RequestTable:
                 given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
                 pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
-    def _publish_boundary(self, row: int, spot: Any, stop: int) -> dict[str, Rows]:
+    def _publish_boundary(self, row: int, spot: Any, stop: int, lossy: bool) -> dict[str, Rows]:
         """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
         manager, core = self._manager, self._manager.core
         kept: dict[str, Rows] = {}
@@ -569,8 +570,7 @@ class RequestTable:
                 continue  # a window or tail that is not kept costs a replay, nothing else
             manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))
             core.fresh(kind, spot, places, copies)
-            given = pool.rules.seal(places, np.zeros(len(places), np.int64))
-            pool.must("seal", copies, "publish", expected=pool.generations(copies), **given)
+            core.seal(kind, copies, pool.generations(copies), places, np.zeros(len(places), np.int64), lossy=lossy)
             kept[kind] = copies
         return kept
 

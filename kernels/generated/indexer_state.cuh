@@ -26,16 +26,18 @@ enum Layout : kv_u64 {
   kHoldsShift = 16, kHoldsBits = 4, kHoldsMask = 0xF, kHoldsMax = 0xF,
   kGenerationShift = 20, kGenerationBits = 20, kGenerationMask = 0xFFFFF, kGenerationMax = 0xFFFFF,
   kLayoutShift = 40, kLayoutBits = 6, kLayoutMask = 0x3F, kLayoutMax = 0x3F,
-  kLandedShift = 46, kLandedBits = 7, kLandedMask = 0x7F, kLandedMax = 0x7F,
-  kVersionShift = 53, kVersionBits = 8, kVersionMask = 0xFF, kVersionMax = 0xFF,
-  kWordBits = 61,
+  kLossyShift = 46, kLossyBits = 1, kLossyMask = 0x1, kLossyMax = 0x1,
+  kLandedShift = 47, kLandedBits = 7, kLandedMask = 0x7F, kLandedMax = 0x7F,
+  kVersionShift = 54, kVersionBits = 8, kVersionMask = 0xFF, kVersionMax = 0xFF,
+  kWordBits = 62,
 };
 
 static_assert(kPinsShift == kStateShift + kStateBits, "'pins' starts where 'state' ends");
 static_assert(kHoldsShift == kPinsShift + kPinsBits, "'holds' starts where 'pins' ends");
 static_assert(kGenerationShift == kHoldsShift + kHoldsBits, "'generation' starts where 'holds' ends");
 static_assert(kLayoutShift == kGenerationShift + kGenerationBits, "'layout' starts where 'generation' ends");
-static_assert(kLandedShift == kLayoutShift + kLayoutBits, "'landed' starts where 'layout' ends");
+static_assert(kLossyShift == kLayoutShift + kLayoutBits, "'lossy' starts where 'layout' ends");
+static_assert(kLandedShift == kLossyShift + kLossyBits, "'landed' starts where 'lossy' ends");
 static_assert(kVersionShift == kLandedShift + kLandedBits, "'version' starts where 'landed' ends");
 static_assert(kVersionShift + kVersionBits == kWordBits && kWordBits <= 64, "the fields make up the word");
 static_assert(kStateMax <= kStateMask, "every value of 'state' fits");
@@ -114,6 +116,7 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_seal(
     kv_i64 expected,
     kv_i64 kv_version,
     kv_i64 layers,
+    bool is_lossy,
     kv_u64* next) {
   using namespace kv_indexer_state;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
@@ -128,6 +131,7 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_seal(
       // filling --seal--> resident
       *next = kv_put(*next, kStateShift, kStateMask, kResident);
       *next = kv_put(*next, kLandedShift, kLandedMask, layers);
+      *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;
@@ -344,12 +348,14 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_rebuild_begin(kv_u64 word, kv_
   }
 }
 
-// The keys are those of this version, or the rebuilding failed. By: compressor. Refused as: stale.
+// The keys are those of this version, or the rebuilding failed. Keys of lossy entries are lossy. By: compressor.
+// Refused as: stale.
 __device__ __forceinline__ kv_u8 kv_indexer_state_rebuild_done(
     kv_u64 word,
     kv_i64 expected,
     bool ok,
     kv_i64 kv_version,
+    bool is_lossy,
     kv_u64* next) {
   using namespace kv_indexer_state;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
@@ -361,11 +367,13 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_rebuild_done(
       if (ok) {
         // rebuilding --rebuild_done--> resident
         *next = kv_put(*next, kStateShift, kStateMask, kResident);
+        *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
         *next = kv_put(*next, kVersionShift, kVersionMask, kv_version);
         return kv_refusal::kApplied;
       }
       // rebuilding --rebuild_done--> failed
       *next = kv_put(*next, kStateShift, kStateMask, kFailed);
+      *next = kv_put(*next, kLossyShift, kLossyMask, false);
       *next = kv_put(*next, kLandedShift, kLandedMask, 0);
       return kv_refusal::kApplied;
     default:
@@ -415,6 +423,7 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_evict(kv_u64 word, kv_u64* nex
       // resident, stale, expired --evict--> free
       *next = kv_put(*next, kStateShift, kStateMask, kFree);
       *next = kv_put(*next, kLayoutShift, kLayoutMask, 0);
+      *next = kv_put(*next, kLossyShift, kLossyMask, false);
       *next = kv_put(*next, kLandedShift, kLandedMask, 0);
       *next = kv_put(*next, kVersionShift, kVersionMask, 0);
       return kv_refusal::kApplied;
@@ -475,6 +484,7 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_load_done(
     kv_i64 expected,
     bool ok,
     kv_i64 layers,
+    bool is_lossy,
     kv_u64* next) {
   using namespace kv_indexer_state;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
@@ -488,6 +498,7 @@ __device__ __forceinline__ kv_u8 kv_indexer_state_load_done(
       if (ok) {
         // loading --load_done--> resident
         *next = kv_put(*next, kStateShift, kStateMask, kResident);
+        *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
         return kv_refusal::kApplied;
       }
       // loading --load_done--> failed

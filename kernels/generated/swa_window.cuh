@@ -23,7 +23,8 @@ enum Layout : kv_u64 {
   kPinsShift = 4, kPinsBits = 12, kPinsMask = 0xFFF, kPinsMax = 0xFFF,
   kHoldsShift = 16, kHoldsBits = 4, kHoldsMask = 0xF, kHoldsMax = 0xF,
   kGenerationShift = 20, kGenerationBits = 20, kGenerationMask = 0xFFFFF, kGenerationMax = 0xFFFFF,
-  kBoundaryShift = 40, kBoundaryBits = 24, kBoundaryMask = 0xFFFFFF, kBoundaryMax = 0xFFFFFF,
+  kBoundaryShift = 40, kBoundaryBits = 23, kBoundaryMask = 0x7FFFFF, kBoundaryMax = 0x7FFFFF,
+  kLossyShift = 63, kLossyBits = 1, kLossyMask = 0x1, kLossyMax = 0x1,
   kWordBits = 64,
 };
 
@@ -31,7 +32,8 @@ static_assert(kPinsShift == kStateShift + kStateBits, "'pins' starts where 'stat
 static_assert(kHoldsShift == kPinsShift + kPinsBits, "'holds' starts where 'pins' ends");
 static_assert(kGenerationShift == kHoldsShift + kHoldsBits, "'generation' starts where 'holds' ends");
 static_assert(kBoundaryShift == kGenerationShift + kGenerationBits, "'boundary' starts where 'generation' ends");
-static_assert(kBoundaryShift + kBoundaryBits == kWordBits && kWordBits <= 64, "the fields make up the word");
+static_assert(kLossyShift == kBoundaryShift + kBoundaryBits, "'lossy' starts where 'boundary' ends");
+static_assert(kLossyShift + kLossyBits == kWordBits && kWordBits <= 64, "the fields make up the word");
 static_assert(kStateMax <= kStateMask, "every value of 'state' fits");
 
 }  // namespace kv_swa_window
@@ -97,7 +99,12 @@ __device__ __forceinline__ kv_u8 kv_swa_window_rewind(kv_u64 word, kv_i64 expect
 }
 
 // All rows for the boundary are written; from now on they never change. By: writer. Refused as: stale.
-__device__ __forceinline__ kv_u8 kv_swa_window_seal(kv_u64 word, kv_i64 expected, kv_i64 at, kv_u64* next) {
+__device__ __forceinline__ kv_u8 kv_swa_window_seal(
+    kv_u64 word,
+    kv_i64 expected,
+    kv_i64 at,
+    bool is_lossy,
+    kv_u64* next) {
   using namespace kv_swa_window;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
   const kv_i64 generation = kv_get(word, kGenerationShift, kGenerationMask);
@@ -108,6 +115,7 @@ __device__ __forceinline__ kv_u8 kv_swa_window_seal(kv_u64 word, kv_i64 expected
       // filling --seal--> resident
       *next = kv_put(*next, kStateShift, kStateMask, kResident);
       *next = kv_put(*next, kBoundaryShift, kBoundaryMask, at);
+      *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;
@@ -261,6 +269,7 @@ __device__ __forceinline__ kv_u8 kv_swa_window_evict(kv_u64 word, kv_u64* next) 
       // resident, expired --evict--> free
       *next = kv_put(*next, kStateShift, kStateMask, kFree);
       *next = kv_put(*next, kBoundaryShift, kBoundaryMask, 0);
+      *next = kv_put(*next, kLossyShift, kLossyMask, false);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;
@@ -288,7 +297,12 @@ __device__ __forceinline__ kv_u8 kv_swa_window_load_begin(kv_u64 word, kv_i64 at
 
 // The transfer has ended. A late end after an abort only frees the slot; nothing of it is published. By: loader.
 // Refused as: stale.
-__device__ __forceinline__ kv_u8 kv_swa_window_load_done(kv_u64 word, kv_i64 expected, bool ok, kv_u64* next) {
+__device__ __forceinline__ kv_u8 kv_swa_window_load_done(
+    kv_u64 word,
+    kv_i64 expected,
+    bool ok,
+    bool is_lossy,
+    kv_u64* next) {
   using namespace kv_swa_window;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
   const kv_i64 generation = kv_get(word, kGenerationShift, kGenerationMask);
@@ -299,6 +313,7 @@ __device__ __forceinline__ kv_u8 kv_swa_window_load_done(kv_u64 word, kv_i64 exp
       if (ok) {
         // loading --load_done--> resident
         *next = kv_put(*next, kStateShift, kStateMask, kResident);
+        *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
         return kv_refusal::kApplied;
       }
       // loading --load_done--> failed

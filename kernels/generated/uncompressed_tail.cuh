@@ -27,12 +27,13 @@ enum Semantics : kv_u8 {
 enum Layout : kv_u64 {
   kStateShift = 0, kStateBits = 4, kStateMask = 0xF, kStateMax = 0x6,
   kPinsShift = 4, kPinsBits = 10, kPinsMask = 0x3FF, kPinsMax = 0x3FF,
-  kHoldsShift = 14, kHoldsBits = 4, kHoldsMask = 0xF, kHoldsMax = 0xF,
-  kGenerationShift = 18, kGenerationBits = 20, kGenerationMask = 0xFFFFF, kGenerationMax = 0xFFFFF,
-  kPositionShift = 38, kPositionBits = 16, kPositionMask = 0xFFFF, kPositionMax = 0xFFFF,
-  kRowsShift = 54, kRowsBits = 8, kRowsMask = 0xFF, kRowsMax = 0xFF,
-  kCarryShift = 62, kCarryBits = 1, kCarryMask = 0x1, kCarryMax = 0x1,
-  kSemanticsShift = 63, kSemanticsBits = 1, kSemanticsMask = 0x1, kSemanticsMax = 0x1,
+  kHoldsShift = 14, kHoldsBits = 3, kHoldsMask = 0x7, kHoldsMax = 0x7,
+  kGenerationShift = 17, kGenerationBits = 20, kGenerationMask = 0xFFFFF, kGenerationMax = 0xFFFFF,
+  kPositionShift = 37, kPositionBits = 16, kPositionMask = 0xFFFF, kPositionMax = 0xFFFF,
+  kRowsShift = 53, kRowsBits = 8, kRowsMask = 0xFF, kRowsMax = 0xFF,
+  kCarryShift = 61, kCarryBits = 1, kCarryMask = 0x1, kCarryMax = 0x1,
+  kSemanticsShift = 62, kSemanticsBits = 1, kSemanticsMask = 0x1, kSemanticsMax = 0x1,
+  kLossyShift = 63, kLossyBits = 1, kLossyMask = 0x1, kLossyMax = 0x1,
   kWordBits = 64,
 };
 
@@ -43,7 +44,8 @@ static_assert(kPositionShift == kGenerationShift + kGenerationBits, "'position' 
 static_assert(kRowsShift == kPositionShift + kPositionBits, "'rows' starts where 'position' ends");
 static_assert(kCarryShift == kRowsShift + kRowsBits, "'carry' starts where 'rows' ends");
 static_assert(kSemanticsShift == kCarryShift + kCarryBits, "'semantics' starts where 'carry' ends");
-static_assert(kSemanticsShift + kSemanticsBits == kWordBits && kWordBits <= 64, "the fields make up the word");
+static_assert(kLossyShift == kSemanticsShift + kSemanticsBits, "'lossy' starts where 'semantics' ends");
+static_assert(kLossyShift + kLossyBits == kWordBits && kWordBits <= 64, "the fields make up the word");
 static_assert(kStateMax <= kStateMask, "every value of 'state' fits");
 static_assert(kSemanticsMax <= kSemanticsMask, "every value of 'semantics' fits");
 
@@ -186,6 +188,7 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_seal(
     kv_i64 at,
     kv_i64 with_rows,
     bool has_carry,
+    bool is_lossy,
     kv_u64* next) {
   using namespace kv_uncompressed_tail;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
@@ -199,6 +202,7 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_seal(
       *next = kv_put(*next, kPositionShift, kPositionMask, at);
       *next = kv_put(*next, kRowsShift, kRowsMask, with_rows);
       *next = kv_put(*next, kCarryShift, kCarryMask, has_carry);
+      *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;
@@ -370,6 +374,7 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_evict(kv_u64 word, kv_u64*
       *next = kv_put(*next, kRowsShift, kRowsMask, 0);
       *next = kv_put(*next, kCarryShift, kCarryMask, false);
       *next = kv_put(*next, kSemanticsShift, kSemanticsMask, kSemanticsRaw);
+      *next = kv_put(*next, kLossyShift, kLossyMask, false);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;
@@ -407,7 +412,12 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_load_begin(
 
 // The transfer has ended. A late end after an abort only frees the slot; nothing of it is published. By: loader.
 // Refused as: stale.
-__device__ __forceinline__ kv_u8 kv_uncompressed_tail_load_done(kv_u64 word, kv_i64 expected, bool ok, kv_u64* next) {
+__device__ __forceinline__ kv_u8 kv_uncompressed_tail_load_done(
+    kv_u64 word,
+    kv_i64 expected,
+    bool ok,
+    bool is_lossy,
+    kv_u64* next) {
   using namespace kv_uncompressed_tail;
   const kv_i64 state = kv_get(word, kStateShift, kStateMask);
   const kv_i64 generation = kv_get(word, kGenerationShift, kGenerationMask);
@@ -418,6 +428,7 @@ __device__ __forceinline__ kv_u8 kv_uncompressed_tail_load_done(kv_u64 word, kv_
       if (ok) {
         // loading --load_done--> resident
         *next = kv_put(*next, kStateShift, kStateMask, kResident);
+        *next = kv_put(*next, kLossyShift, kLossyMask, is_lossy);
         return kv_refusal::kApplied;
       }
       // loading --load_done--> failed

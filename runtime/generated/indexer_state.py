@@ -42,8 +42,9 @@ LAYOUT = Layout(
         Bits("holds", 16, 4, 0xF),
         Bits("generation", 20, 20, 0xFFFFF),
         Bits("layout", 40, 6, 0x3F),
-        Bits("landed", 46, 7, 0x7F),
-        Bits("version", 53, 8, 0xFF),
+        Bits("lossy", 46, 1, 1),
+        Bits("landed", 47, 7, 0x7F),
+        Bits("version", 54, 8, 0xFF),
     ),
 )
 MAX_PINS = 0xFFF
@@ -61,6 +62,7 @@ EVENTS = {
         Given("expected", int, MAX_GENERATION),
         Given("kv_version", int, MAX_VERSION),
         Given("layers", int, MAX_LANDED),
+        Given("is_lossy", bool, 1),
     )),
     "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
     "pin": Event("pin", (
@@ -82,6 +84,7 @@ EVENTS = {
         Given("expected", int, MAX_GENERATION),
         Given("ok", bool, 1),
         Given("kv_version", int, MAX_VERSION),
+        Given("is_lossy", bool, 1),
     )),
     "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
@@ -91,6 +94,7 @@ EVENTS = {
         Given("expected", int, MAX_GENERATION),
         Given("ok", bool, 1),
         Given("layers", int, MAX_LANDED),
+        Given("is_lossy", bool, 1),
     )),
     "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
     "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
@@ -139,14 +143,19 @@ class IndexerState(Slot):
         return self.word >> 40 & 0x3F
 
     @property
+    def lossy(self) -> bool:
+        """The field ``lossy``: bits [46, 47)."""
+        return bool(self.word >> 46 & 1)
+
+    @property
     def landed(self) -> int:
-        """The field ``landed``: bits [46, 53)."""
-        return self.word >> 46 & 0x7F
+        """The field ``landed``: bits [47, 54)."""
+        return self.word >> 47 & 0x7F
 
     @property
     def version(self) -> int:
-        """The field ``version``: bits [53, 61)."""
-        return self.word >> 53 & 0xFF
+        """The field ``version``: bits [54, 62)."""
+        return self.word >> 54 & 0xFF
 
     def take(self, *, wanted_layout: int) -> Refusal | None:
         """Take a free slot for a new owner.
@@ -202,7 +211,7 @@ class IndexerState(Slot):
             case _:
                 raise self._illegal("retract")
 
-    def seal(self, *, expected: int, kv_version: int, layers: int) -> Refusal | None:
+    def seal(self, *, expected: int, kv_version: int, layers: int, is_lossy: bool) -> Refusal | None:
         """Keys of all layers are written, for exactly the entries that are sealed with them.
 
         From now on they never change.
@@ -221,7 +230,7 @@ class IndexerState(Slot):
                 if layers == 0:
                     return Refusal.INCOMPLETE
                 # filling --seal--> resident
-                self._set(state=IndexerStateState.RESIDENT, landed=layers)
+                self._set(state=IndexerStateState.RESIDENT, landed=layers, lossy=is_lossy)
                 return None
             case _:
                 raise self._illegal("seal")
@@ -416,8 +425,10 @@ class IndexerState(Slot):
             case _:
                 raise self._illegal("rebuild_begin")
 
-    def rebuild_done(self, *, expected: int, ok: bool, kv_version: int) -> Refusal | None:
+    def rebuild_done(self, *, expected: int, ok: bool, kv_version: int, is_lossy: bool) -> Refusal | None:
         """The keys are those of this version, or the rebuilding failed.
+
+        Keys of lossy entries are lossy.
 
         Fired by: compressor. Taken in: rebuilding. Refused as: stale.
         """
@@ -429,10 +440,10 @@ class IndexerState(Slot):
             case IndexerStateState.REBUILDING:
                 if ok:
                     # rebuilding --rebuild_done--> resident
-                    self._set(state=IndexerStateState.RESIDENT, version=kv_version)
+                    self._set(state=IndexerStateState.RESIDENT, lossy=is_lossy, version=kv_version)
                     return None
                 # rebuilding --rebuild_done--> failed
-                self._set(state=IndexerStateState.FAILED, landed=0)
+                self._set(state=IndexerStateState.FAILED, lossy=False, landed=0)
                 return None
             case _:
                 raise self._illegal("rebuild_done")
@@ -474,7 +485,7 @@ class IndexerState(Slot):
                 if self.holds > 0:
                     return Refusal.HELD
                 # resident, stale, expired --evict--> free
-                self._set(state=IndexerStateState.FREE, layout=0, landed=0, version=0)
+                self._set(state=IndexerStateState.FREE, layout=0, lossy=False, landed=0, version=0)
                 return None
             case _:
                 raise self._illegal("evict")
@@ -524,7 +535,7 @@ class IndexerState(Slot):
             case _:
                 raise self._illegal("land")
 
-    def load_done(self, *, expected: int, ok: bool, layers: int) -> Refusal | None:
+    def load_done(self, *, expected: int, ok: bool, layers: int, is_lossy: bool) -> Refusal | None:
         """The transfer has ended.
 
         A late end after an abort only frees the slot; nothing of it is published.
@@ -541,7 +552,7 @@ class IndexerState(Slot):
                     return Refusal.INCOMPLETE
                 if ok:
                     # loading --load_done--> resident
-                    self._set(state=IndexerStateState.RESIDENT)
+                    self._set(state=IndexerStateState.RESIDENT, lossy=is_lossy)
                     return None
                 # loading --load_done--> failed
                 self._set(state=IndexerStateState.FAILED, landed=0)
@@ -620,13 +631,14 @@ CASES: tuple[Case, ...] = (
     Case("retract", 3, ("filling",), "", always, do="version: to_version",
          effect=lambda slot, expected, to_version: {"version": to_version}),
     Case("seal", 1, ALL, "expected != generation",
-         lambda slot, expected, kv_version, layers: expected != slot.generation, refusal="stale", lists=False),
+         lambda slot, expected, kv_version, layers, is_lossy: expected != slot.generation, refusal="stale",
+         lists=False),
     Case("seal", 2, ("filling",), "kv_version != version",
-         lambda slot, expected, kv_version, layers: kv_version != slot.version, refusal="version"),
-    Case("seal", 3, ("filling",), "layers == 0", lambda slot, expected, kv_version, layers: layers == 0,
+         lambda slot, expected, kv_version, layers, is_lossy: kv_version != slot.version, refusal="version"),
+    Case("seal", 3, ("filling",), "layers == 0", lambda slot, expected, kv_version, layers, is_lossy: layers == 0,
          refusal="incomplete"),
-    Case("seal", 4, ("filling",), "", always, to="resident", do="landed: layers",
-         effect=lambda slot, expected, kv_version, layers: {"landed": layers}),
+    Case("seal", 4, ("filling",), "", always, to="resident", do="landed: layers, lossy: is_lossy",
+         effect=lambda slot, expected, kv_version, layers, is_lossy: {"landed": layers, "lossy": is_lossy}),
     Case("abandon", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("abandon", 2, ("filling",), "", always, to="free", do="layout: 0, version: 0",
@@ -688,11 +700,12 @@ CASES: tuple[Case, ...] = (
     Case("rebuild_begin", 3, ("stale",), "holds > 0", lambda slot, expected: slot.holds > 0, refusal="held"),
     Case("rebuild_begin", 4, ("stale",), "", always, to="rebuilding"),
     Case("rebuild_done", 1, ALL, "expected != generation",
-         lambda slot, expected, ok, kv_version: expected != slot.generation, refusal="stale", lists=False),
-    Case("rebuild_done", 2, ("rebuilding",), "ok", lambda slot, expected, ok, kv_version: ok, to="resident",
-         do="version: kv_version", effect=lambda slot, expected, ok, kv_version: {"version": kv_version}),
-    Case("rebuild_done", 3, ("rebuilding",), "", always, to="failed", do="landed: 0",
-         effect=lambda slot, expected, ok, kv_version: {"landed": 0}),
+         lambda slot, expected, ok, kv_version, is_lossy: expected != slot.generation, refusal="stale", lists=False),
+    Case("rebuild_done", 2, ("rebuilding",), "ok", lambda slot, expected, ok, kv_version, is_lossy: ok, to="resident",
+         do="lossy: is_lossy, version: kv_version",
+         effect=lambda slot, expected, ok, kv_version, is_lossy: {"lossy": is_lossy, "version": kv_version}),
+    Case("rebuild_done", 3, ("rebuilding",), "", always, to="failed", do="lossy: false, landed: 0",
+         effect=lambda slot, expected, ok, kv_version, is_lossy: {"lossy": False, "landed": 0}),
     Case("expire", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("expire", 2, ("filling", "rebuilding"), "", always, refusal="busy"),
@@ -701,8 +714,9 @@ CASES: tuple[Case, ...] = (
     Case("expire", 5, ("resident", "stale"), "", always, to="expired"),
     Case("evict", 1, ("resident", "stale", "expired"), "pins > 0", lambda slot: slot.pins > 0, refusal="pinned"),
     Case("evict", 2, ("resident", "stale", "expired"), "holds > 0", lambda slot: slot.holds > 0, refusal="held"),
-    Case("evict", 3, ("resident", "stale", "expired"), "", always, to="free", do="layout: 0, landed: 0, version: 0",
-         effect=lambda slot: {"layout": 0, "landed": 0, "version": 0}),
+    Case("evict", 3, ("resident", "stale", "expired"), "", always, to="free",
+         do="layout: 0, lossy: false, landed: 0, version: 0",
+         effect=lambda slot: {"layout": 0, "lossy": False, "landed": 0, "version": 0}),
     Case("load_begin", 1, ("free",), "generation == max(generation)",
          lambda slot, wanted_layout, kv_version: slot.generation == MAX_GENERATION, refusal="retired"),
     Case("load_begin", 2, ("free",), "", always, to="loading",
@@ -716,15 +730,17 @@ CASES: tuple[Case, ...] = (
          refusal="full"),
     Case("land", 4, ("loading",), "", always, do="landed: landed + 1",
          effect=lambda slot, expected, layer: {"landed": slot.landed + 1}),
-    Case("load_done", 1, ALL, "expected != generation", lambda slot, expected, ok, layers: expected != slot.generation,
-         refusal="stale", lists=False),
+    Case("load_done", 1, ALL, "expected != generation",
+         lambda slot, expected, ok, layers, is_lossy: expected != slot.generation, refusal="stale", lists=False),
     Case("load_done", 2, ("loading",), "ok and (layers == 0 or landed < layers)",
-         lambda slot, expected, ok, layers: ok and (layers == 0 or slot.landed < layers), refusal="incomplete"),
-    Case("load_done", 3, ("loading",), "ok", lambda slot, expected, ok, layers: ok, to="resident"),
+         lambda slot, expected, ok, layers, is_lossy: ok and (layers == 0 or slot.landed < layers),
+         refusal="incomplete"),
+    Case("load_done", 3, ("loading",), "ok", lambda slot, expected, ok, layers, is_lossy: ok, to="resident",
+         do="lossy: is_lossy", effect=lambda slot, expected, ok, layers, is_lossy: {"lossy": is_lossy}),
     Case("load_done", 4, ("loading",), "", always, to="failed", do="landed: 0",
-         effect=lambda slot, expected, ok, layers: {"landed": 0}),
+         effect=lambda slot, expected, ok, layers, is_lossy: {"landed": 0}),
     Case("load_done", 5, ("quarantined",), "", always, to="free", do="layout: 0, version: 0",
-         effect=lambda slot, expected, ok, layers: {"layout": 0, "version": 0}),
+         effect=lambda slot, expected, ok, layers, is_lossy: {"layout": 0, "version": 0}),
     Case("load_abort", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("load_abort", 2, ("loading",), "", always, to="quarantined", do="landed: 0",
@@ -745,11 +761,14 @@ IndexerState.CASES = CASES
 _FREE, _FILLING, _RESIDENT, _STALE, _REBUILDING, _LOADING, _EXPIRED, _FAILED, _QUARANTINED = range(9)
 _ALL_BUT_STATE_LAYOUT = LAYOUT.all_but("state", "layout")
 _ALL_BUT_VERSION = LAYOUT.all_but("version")
-_ALL_BUT_STATE_LANDED = LAYOUT.all_but("state", "landed")
+_ALL_BUT_STATE_LANDED_LOSSY = LAYOUT.all_but("state", "landed", "lossy")
 _ALL_BUT_STATE_LAYOUT_VERSION = LAYOUT.all_but("state", "layout", "version")
 _ALL_BUT_STATE = LAYOUT.all_but("state")
-_ALL_BUT_STATE_VERSION = LAYOUT.all_but("state", "version")
-_ALL_BUT_STATE_LAYOUT_LANDED_VERSION = LAYOUT.all_but("state", "layout", "landed", "version")
+_ALL_BUT_STATE_LOSSY_VERSION = LAYOUT.all_but("state", "lossy", "version")
+_ALL_BUT_STATE_LOSSY_LANDED = LAYOUT.all_but("state", "lossy", "landed")
+_ALL_BUT_STATE_LAYOUT_LOSSY_LANDED_VERSION = LAYOUT.all_but("state", "layout", "lossy", "landed", "version")
+_ALL_BUT_STATE_LOSSY = LAYOUT.all_but("state", "lossy")
+_ALL_BUT_STATE_LANDED = LAYOUT.all_but("state", "landed")
 
 _TAKE_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
@@ -773,13 +792,13 @@ def _index(words: Words, expected: Number, to_version: Number) -> tuple[Words, C
     """The event ``index`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    version = words >> 53 & 0xFF
+    version = words >> 54 & 0xFF
     is_filling = state == _FILLING
     codes = _INDEX_ELSE[state]
     codes[is_filling & (to_version < version)] = Refusal.GAP
     codes[expected != generation] = Refusal.STALE
     # filling --index--> filling
-    return np.where(codes == 0, words & _ALL_BUT_VERSION | (to_version << 53), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_VERSION | (to_version << 54), words), codes
 
 
 _RETRACT_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -789,30 +808,35 @@ def _retract(words: Words, expected: Number, to_version: Number) -> tuple[Words,
     """The event ``retract`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    version = words >> 53 & 0xFF
+    version = words >> 54 & 0xFF
     is_filling = state == _FILLING
     codes = _RETRACT_ELSE[state]
     codes[is_filling & (to_version > version)] = Refusal.GAP
     codes[expected != generation] = Refusal.STALE
     # filling --retract--> filling
-    return np.where(codes == 0, words & _ALL_BUT_VERSION | (to_version << 53), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_VERSION | (to_version << 54), words), codes
 
 
 _SEAL_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
-def _seal(words: Words, expected: Number, kv_version: Number, layers: Number) -> tuple[Words, Codes]:
+def _seal(words: Words, expected: Number, kv_version: Number, layers: Number, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``seal`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    version = words >> 53 & 0xFF
+    version = words >> 54 & 0xFF
     is_filling = state == _FILLING
     codes = _SEAL_ELSE[state]
     codes[is_filling & (layers == 0)] = Refusal.INCOMPLETE
     codes[is_filling & (kv_version != version)] = Refusal.VERSION
     codes[expected != generation] = Refusal.STALE
     # filling --seal--> resident
-    return np.where(codes == 0, words & _ALL_BUT_STATE_LANDED | _RESIDENT | (layers << 46), words), codes
+    after = np.where(
+        codes == 0,
+        words & _ALL_BUT_STATE_LANDED_LOSSY | _RESIDENT | (layers << 47) | (is_lossy.astype(np.int64) << 46),
+        words,
+    )
+    return after, codes
 
 
 _ABANDON_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -846,7 +870,7 @@ def _pin(words: Words, expected: Number, wanted: Number, kv_version: Number) -> 
     pins = words >> 4 & 0xFFF
     generation = words >> 20 & 0xFFFFF
     layout = words >> 40 & 0x3F
-    version = words >> 53 & 0xFF
+    version = words >> 54 & 0xFF
     is_resident = state == _RESIDENT
     codes = _PIN_ELSE[state]
     codes[is_resident & (pins == MAX_PINS)] = Refusal.TOO_MANY_READERS
@@ -894,8 +918,8 @@ def _use_layer(words: Words, expected: Number, layer: Number, kv_version: Number
     state = words & 0xF
     pins = words >> 4 & 0xFFF
     generation = words >> 20 & 0xFFFFF
-    landed = words >> 46 & 0x7F
-    version = words >> 53 & 0xFF
+    landed = words >> 47 & 0x7F
+    version = words >> 54 & 0xFF
     is_stale = state == _STALE
     is_expired = state == _EXPIRED
     fits_7 = (state == _RESIDENT) | (state == _STALE) | (state == _EXPIRED) | (state == _LOADING)
@@ -982,7 +1006,7 @@ _REBUILD_DONE_ELSE = by_state({_REBUILDING: 3}, 0, 16)
 _REBUILD_DONE_CODES = np.array([Refusal.ILLEGAL, Refusal.STALE, Refusal.APPLIED, Refusal.APPLIED], np.uint8)
 
 
-def _rebuild_done(words: Words, expected: Number, ok: Flag, kv_version: Number) -> tuple[Words, Codes]:
+def _rebuild_done(words: Words, expected: Number, ok: Flag, kv_version: Number, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``rebuild_done`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
@@ -992,9 +1016,13 @@ def _rebuild_done(words: Words, expected: Number, ok: Flag, kv_version: Number) 
     case[expected != generation] = 1
     codes = _REBUILD_DONE_CODES[case]
     # rebuilding --rebuild_done--> resident
-    after = np.where(case == 2, words & _ALL_BUT_STATE_VERSION | _RESIDENT | (kv_version << 53), words)
+    after = np.where(
+        case == 2,
+        words & _ALL_BUT_STATE_LOSSY_VERSION | _RESIDENT | (is_lossy.astype(np.int64) << 46) | (kv_version << 54),
+        words,
+    )
     # rebuilding --rebuild_done--> failed
-    after = np.where(case == 3, words & _ALL_BUT_STATE_LANDED | _FAILED, after)
+    after = np.where(case == 3, words & _ALL_BUT_STATE_LOSSY_LANDED | _FAILED, after)
     return after, codes
 
 
@@ -1035,7 +1063,7 @@ def _evict(words: Words) -> tuple[Words, Codes]:
     codes[is_resident_or_stale_or_expired & (holds > 0)] = Refusal.HELD
     codes[is_resident_or_stale_or_expired & (pins > 0)] = Refusal.PINNED
     # resident, stale, expired --evict--> free
-    return np.where(codes == 0, words & _ALL_BUT_STATE_LAYOUT_LANDED_VERSION, words), codes
+    return np.where(codes == 0, words & _ALL_BUT_STATE_LAYOUT_LOSSY_LANDED_VERSION, words), codes
 
 
 _LOAD_BEGIN_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -1051,7 +1079,7 @@ def _load_begin(words: Words, wanted_layout: Number, kv_version: Number) -> tupl
     # free --load_begin--> loading
     after = np.where(
         codes == 0,
-        (words & _ALL_BUT_STATE_LAYOUT_VERSION | _LOADING | (wanted_layout << 40) | (kv_version << 53)) + (1 << 20),
+        (words & _ALL_BUT_STATE_LAYOUT_VERSION | _LOADING | (wanted_layout << 40) | (kv_version << 54)) + (1 << 20),
         words,
     )
     return after, codes
@@ -1064,14 +1092,14 @@ def _land(words: Words, expected: Number, layer: Number) -> tuple[Words, Codes]:
     """The event ``land`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    landed = words >> 46 & 0x7F
+    landed = words >> 47 & 0x7F
     is_loading = state == _LOADING
     codes = _LAND_ELSE[state]
     codes[is_loading & (landed == MAX_LANDED)] = Refusal.FULL
     codes[is_loading & (layer != landed)] = Refusal.GAP
     codes[expected != generation] = Refusal.STALE
     # loading --land--> loading
-    return np.where(codes == 0, words + (1 << 46), words), codes
+    return np.where(codes == 0, words + (1 << 47), words), codes
 
 
 _LOAD_DONE_ELSE = by_state({_LOADING: 4, _QUARANTINED: 5}, 0, 16)
@@ -1085,11 +1113,11 @@ _LOAD_DONE_CODES = np.array([
 ], np.uint8)
 
 
-def _load_done(words: Words, expected: Number, ok: Flag, layers: Number) -> tuple[Words, Codes]:
+def _load_done(words: Words, expected: Number, ok: Flag, layers: Number, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``load_done`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    landed = words >> 46 & 0x7F
+    landed = words >> 47 & 0x7F
     is_loading = state == _LOADING
     case = _LOAD_DONE_ELSE[state]
     case[is_loading & ok] = 3
@@ -1097,7 +1125,7 @@ def _load_done(words: Words, expected: Number, ok: Flag, layers: Number) -> tupl
     case[expected != generation] = 1
     codes = _LOAD_DONE_CODES[case]
     # loading --load_done--> resident
-    after = np.where(case == 3, words & _ALL_BUT_STATE | _RESIDENT, words)
+    after = np.where(case == 3, words & _ALL_BUT_STATE_LOSSY | _RESIDENT | (is_lossy.astype(np.int64) << 46), words)
     # loading --load_done--> failed
     after = np.where(case == 4, words & _ALL_BUT_STATE_LANDED | _FAILED, after)
     # quarantined --load_done--> free
@@ -1191,7 +1219,7 @@ class IndexerStateTable(Table):
     """
 
     MACHINE = "indexer_state"
-    DIGEST = "735db0f6c87cf417fe467d48ced1465174d04d31847a552bf6dab6479789eb3f"
+    DIGEST = "44d85a5487b37ee3f83ff49533306ed16c5bef90036bf376ba442cfe48eec5e8"
     LAYOUT = LAYOUT
     STATES = IndexerStateState
     REFUSALS = Refusal
@@ -1251,6 +1279,7 @@ class IndexerStateTable(Table):
         expected: npt.ArrayLike,
         kv_version: npt.ArrayLike,
         layers: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
     ) -> Codes:
         """Keys of all layers are written, for exactly the entries that are sealed with them.
 
@@ -1266,6 +1295,7 @@ class IndexerStateTable(Table):
             self._number("expected", expected, MAX_GENERATION, index),
             self._number("kv_version", kv_version, MAX_VERSION, index),
             self._number("layers", layers, MAX_LANDED, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def abandon(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1379,8 +1409,11 @@ class IndexerStateTable(Table):
         expected: npt.ArrayLike,
         ok: npt.ArrayLike,
         kv_version: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
     ) -> Codes:
         """The keys are those of this version, or the rebuilding failed.
+
+        Keys of lossy entries are lossy.
 
         Fired by: compressor. Taken in: rebuilding. Refused as: stale.
         """
@@ -1392,6 +1425,7 @@ class IndexerStateTable(Table):
             self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
             self._number("kv_version", kv_version, MAX_VERSION, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def expire(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1450,6 +1484,7 @@ class IndexerStateTable(Table):
         expected: npt.ArrayLike,
         ok: npt.ArrayLike,
         layers: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
     ) -> Codes:
         """The transfer has ended.
 
@@ -1465,6 +1500,7 @@ class IndexerStateTable(Table):
             self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
             self._number("layers", layers, MAX_LANDED, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def load_abort(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:

@@ -39,19 +39,24 @@ LAYOUT = Layout(
         Bits("pins", 4, 12, 0xFFF),
         Bits("holds", 16, 4, 0xF),
         Bits("generation", 20, 20, 0xFFFFF),
-        Bits("boundary", 40, 24, 0xFFFFFF),
+        Bits("boundary", 40, 23, 0x7FFFFF),
+        Bits("lossy", 63, 1, 1),
     ),
 )
 MAX_PINS = 0xFFF
 MAX_HOLDS = 0xF
 MAX_GENERATION = 0xFFFFF
-MAX_BOUNDARY = 0xFFFFFF
+MAX_BOUNDARY = 0x7FFFFF
 ALL = ("free", "filling", "resident", "loading", "expired", "failed", "quarantined")
 EVENTS = {
     "take": Event("take", ()),
     "slide": Event("slide", (Given("expected", int, MAX_GENERATION), Given("to_boundary", int, MAX_BOUNDARY))),
     "rewind": Event("rewind", (Given("expected", int, MAX_GENERATION), Given("to_boundary", int, MAX_BOUNDARY))),
-    "seal": Event("seal", (Given("expected", int, MAX_GENERATION), Given("at", int, MAX_BOUNDARY))),
+    "seal": Event("seal", (
+        Given("expected", int, MAX_GENERATION),
+        Given("at", int, MAX_BOUNDARY),
+        Given("is_lossy", bool, 1),
+    )),
     "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
     "pin": Event("pin", (Given("expected", int, MAX_GENERATION), Given("at", int, MAX_BOUNDARY))),
     "unpin": Event("unpin", (Given("expected", int, MAX_GENERATION),)),
@@ -60,7 +65,11 @@ EVENTS = {
     "expire": Event("expire", (Given("expected", int, MAX_GENERATION),)),
     "evict": Event("evict", ()),
     "load_begin": Event("load_begin", (Given("at", int, MAX_BOUNDARY),)),
-    "load_done": Event("load_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "load_done": Event("load_done", (
+        Given("expected", int, MAX_GENERATION),
+        Given("ok", bool, 1),
+        Given("is_lossy", bool, 1),
+    )),
     "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
     "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
     "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
@@ -104,8 +113,13 @@ class SwaWindow(Slot):
 
     @property
     def boundary(self) -> int:
-        """The field ``boundary``: bits [40, 64)."""
-        return self.word >> 40 & 0xFFFFFF
+        """The field ``boundary``: bits [40, 63)."""
+        return self.word >> 40 & 0x7FFFFF
+
+    @property
+    def lossy(self) -> bool:
+        """The field ``lossy``: bits [63, 64)."""
+        return bool(self.word >> 63 & 1)
 
     def take(self) -> Refusal | None:
         """Take a free slot for a new owner.
@@ -160,7 +174,7 @@ class SwaWindow(Slot):
             case _:
                 raise self._illegal("rewind")
 
-    def seal(self, *, expected: int, at: int) -> Refusal | None:
+    def seal(self, *, expected: int, at: int, is_lossy: bool) -> Refusal | None:
         """All rows for the boundary are written; from now on they never change.
 
         Fired by: writer. Taken in: filling. Refused as: stale.
@@ -172,7 +186,7 @@ class SwaWindow(Slot):
         match self.state:
             case SwaWindowState.FILLING:
                 # filling --seal--> resident
-                self._set(state=SwaWindowState.RESIDENT, boundary=at)
+                self._set(state=SwaWindowState.RESIDENT, boundary=at, lossy=is_lossy)
                 return None
             case _:
                 raise self._illegal("seal")
@@ -314,7 +328,7 @@ class SwaWindow(Slot):
                 if self.holds > 0:
                     return Refusal.HELD
                 # resident, expired --evict--> free
-                self._set(state=SwaWindowState.FREE, boundary=0)
+                self._set(state=SwaWindowState.FREE, boundary=0, lossy=False)
                 return None
             case _:
                 raise self._illegal("evict")
@@ -335,7 +349,7 @@ class SwaWindow(Slot):
             case _:
                 raise self._illegal("load_begin")
 
-    def load_done(self, *, expected: int, ok: bool) -> Refusal | None:
+    def load_done(self, *, expected: int, ok: bool, is_lossy: bool) -> Refusal | None:
         """The transfer has ended.
 
         A late end after an abort only frees the slot; nothing of it is published.
@@ -349,7 +363,7 @@ class SwaWindow(Slot):
             case SwaWindowState.LOADING:
                 if ok:
                     # loading --load_done--> resident
-                    self._set(state=SwaWindowState.RESIDENT)
+                    self._set(state=SwaWindowState.RESIDENT, lossy=is_lossy)
                     return None
                 # loading --load_done--> failed
                 self._set(state=SwaWindowState.FAILED)
@@ -427,10 +441,10 @@ CASES: tuple[Case, ...] = (
          lambda slot, expected, to_boundary: to_boundary > slot.boundary, refusal="position"),
     Case("rewind", 3, ("filling",), "", always, do="boundary: to_boundary",
          effect=lambda slot, expected, to_boundary: {"boundary": to_boundary}),
-    Case("seal", 1, ALL, "expected != generation", lambda slot, expected, at: expected != slot.generation,
+    Case("seal", 1, ALL, "expected != generation", lambda slot, expected, at, is_lossy: expected != slot.generation,
          refusal="stale", lists=False),
-    Case("seal", 2, ("filling",), "", always, to="resident", do="boundary: at",
-         effect=lambda slot, expected, at: {"boundary": at}),
+    Case("seal", 2, ("filling",), "", always, to="resident", do="boundary: at, lossy: is_lossy",
+         effect=lambda slot, expected, at, is_lossy: {"boundary": at, "lossy": is_lossy}),
     Case("abandon", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("abandon", 2, ("filling",), "", always, to="free", do="boundary: 0",
@@ -471,18 +485,19 @@ CASES: tuple[Case, ...] = (
     Case("expire", 5, ("resident",), "", always, to="expired"),
     Case("evict", 1, ("resident", "expired"), "pins > 0", lambda slot: slot.pins > 0, refusal="pinned"),
     Case("evict", 2, ("resident", "expired"), "holds > 0", lambda slot: slot.holds > 0, refusal="held"),
-    Case("evict", 3, ("resident", "expired"), "", always, to="free", do="boundary: 0",
-         effect=lambda slot: {"boundary": 0}),
+    Case("evict", 3, ("resident", "expired"), "", always, to="free", do="boundary: 0, lossy: false",
+         effect=lambda slot: {"boundary": 0, "lossy": False}),
     Case("load_begin", 1, ("free",), "generation == max(generation)",
          lambda slot, at: slot.generation == MAX_GENERATION, refusal="retired"),
     Case("load_begin", 2, ("free",), "", always, to="loading", do="generation: generation + 1, boundary: at",
          effect=lambda slot, at: {"generation": slot.generation + 1, "boundary": at}),
-    Case("load_done", 1, ALL, "expected != generation", lambda slot, expected, ok: expected != slot.generation,
-         refusal="stale", lists=False),
-    Case("load_done", 2, ("loading",), "ok", lambda slot, expected, ok: ok, to="resident"),
+    Case("load_done", 1, ALL, "expected != generation",
+         lambda slot, expected, ok, is_lossy: expected != slot.generation, refusal="stale", lists=False),
+    Case("load_done", 2, ("loading",), "ok", lambda slot, expected, ok, is_lossy: ok, to="resident",
+         do="lossy: is_lossy", effect=lambda slot, expected, ok, is_lossy: {"lossy": is_lossy}),
     Case("load_done", 3, ("loading",), "", always, to="failed"),
     Case("load_done", 4, ("quarantined",), "", always, to="free", do="boundary: 0",
-         effect=lambda slot, expected, ok: {"boundary": 0}),
+         effect=lambda slot, expected, ok, is_lossy: {"boundary": 0}),
     Case("load_abort", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("load_abort", 2, ("loading",), "", always, to="quarantined"),
@@ -502,7 +517,9 @@ SwaWindow.CASES = CASES
 _FREE, _FILLING, _RESIDENT, _LOADING, _EXPIRED, _FAILED, _QUARANTINED = range(7)
 _ALL_BUT_STATE_BOUNDARY = LAYOUT.all_but("state", "boundary")
 _ALL_BUT_BOUNDARY = LAYOUT.all_but("boundary")
+_ALL_BUT_STATE_BOUNDARY_LOSSY = LAYOUT.all_but("state", "boundary", "lossy")
 _ALL_BUT_STATE = LAYOUT.all_but("state")
+_ALL_BUT_STATE_LOSSY = LAYOUT.all_but("state", "lossy")
 
 _TAKE_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
@@ -525,7 +542,7 @@ def _slide(words: Words, expected: Number, to_boundary: Number) -> tuple[Words, 
     """The event ``slide`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    boundary = words >> 40 & 0xFFFFFF
+    boundary = words >> 40 & 0x7FFFFF
     is_filling = state == _FILLING
     codes = _SLIDE_ELSE[state]
     codes[is_filling & (to_boundary < boundary)] = Refusal.POSITION
@@ -541,7 +558,7 @@ def _rewind(words: Words, expected: Number, to_boundary: Number) -> tuple[Words,
     """The event ``rewind`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
-    boundary = words >> 40 & 0xFFFFFF
+    boundary = words >> 40 & 0x7FFFFF
     is_filling = state == _FILLING
     codes = _REWIND_ELSE[state]
     codes[is_filling & (to_boundary > boundary)] = Refusal.POSITION
@@ -553,14 +570,19 @@ def _rewind(words: Words, expected: Number, to_boundary: Number) -> tuple[Words,
 _SEAL_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
-def _seal(words: Words, expected: Number, at: Number) -> tuple[Words, Codes]:
+def _seal(words: Words, expected: Number, at: Number, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``seal`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
     codes = _SEAL_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # filling --seal--> resident
-    return np.where(codes == 0, words & _ALL_BUT_STATE_BOUNDARY | _RESIDENT | (at << 40), words), codes
+    after = np.where(
+        codes == 0,
+        words & _ALL_BUT_STATE_BOUNDARY_LOSSY | _RESIDENT | (at << 40) | (is_lossy.astype(np.int64) << 63),
+        words,
+    )
+    return after, codes
 
 
 _ABANDON_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -591,7 +613,7 @@ def _pin(words: Words, expected: Number, at: Number) -> tuple[Words, Codes]:
     state = words & 0xF
     pins = words >> 4 & 0xFFF
     generation = words >> 20 & 0xFFFFF
-    boundary = words >> 40 & 0xFFFFFF
+    boundary = words >> 40 & 0x7FFFFF
     is_resident = state == _RESIDENT
     codes = _PIN_ELSE[state]
     codes[is_resident & (pins == MAX_PINS)] = Refusal.TOO_MANY_READERS
@@ -680,7 +702,7 @@ def _evict(words: Words) -> tuple[Words, Codes]:
     codes[is_resident_or_expired & (holds > 0)] = Refusal.HELD
     codes[is_resident_or_expired & (pins > 0)] = Refusal.PINNED
     # resident, expired --evict--> free
-    return np.where(codes == 0, words & _ALL_BUT_STATE_BOUNDARY, words), codes
+    return np.where(codes == 0, words & _ALL_BUT_STATE_BOUNDARY_LOSSY, words), codes
 
 
 _LOAD_BEGIN_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -707,7 +729,7 @@ _LOAD_DONE_CODES = np.array([
 ], np.uint8)
 
 
-def _load_done(words: Words, expected: Number, ok: Flag) -> tuple[Words, Codes]:
+def _load_done(words: Words, expected: Number, ok: Flag, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``load_done`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     generation = words >> 20 & 0xFFFFF
@@ -717,7 +739,7 @@ def _load_done(words: Words, expected: Number, ok: Flag) -> tuple[Words, Codes]:
     case[expected != generation] = 1
     codes = _LOAD_DONE_CODES[case]
     # loading --load_done--> resident
-    after = np.where(case == 2, words & _ALL_BUT_STATE | _RESIDENT, words)
+    after = np.where(case == 2, words & _ALL_BUT_STATE_LOSSY | _RESIDENT | (is_lossy.astype(np.int64) << 63), words)
     # loading --load_done--> failed
     after = np.where(case == 3, words & _ALL_BUT_STATE | _FAILED, after)
     # quarantined --load_done--> free
@@ -801,7 +823,7 @@ class SwaWindowTable(Table):
     """
 
     MACHINE = "swa_window"
-    DIGEST = "36a9b50f6280f102c6dc7bebb7724f6920864fbe466b31504bb5a271c05fada2"
+    DIGEST = "0bf6a1d902c9efc86fd9b117160870c5f88c1fb2e969b8fcee345099fca5057d"
     LAYOUT = LAYOUT
     STATES = SwaWindowState
     REFUSALS = Refusal
@@ -848,7 +870,14 @@ class SwaWindowTable(Table):
             self._number("to_boundary", to_boundary, MAX_BOUNDARY, index),
         )
 
-    def seal(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, at: npt.ArrayLike) -> Codes:
+    def seal(
+        self,
+        slots: npt.ArrayLike,
+        *,
+        expected: npt.ArrayLike,
+        at: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
+    ) -> Codes:
         """All rows for the boundary are written; from now on they never change.
 
         Fired by: writer. Taken in: filling. Refused as: stale.
@@ -860,6 +889,7 @@ class SwaWindowTable(Table):
             index,
             self._number("expected", expected, MAX_GENERATION, index),
             self._number("at", at, MAX_BOUNDARY, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def abandon(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -936,7 +966,14 @@ class SwaWindowTable(Table):
         index = self._index(slots)
         return self._apply("load_begin", _load_begin, index, self._number("at", at, MAX_BOUNDARY, index))
 
-    def load_done(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, ok: npt.ArrayLike) -> Codes:
+    def load_done(
+        self,
+        slots: npt.ArrayLike,
+        *,
+        expected: npt.ArrayLike,
+        ok: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
+    ) -> Codes:
         """The transfer has ended.
 
         A late end after an abort only frees the slot; nothing of it is published.
@@ -950,6 +987,7 @@ class SwaWindowTable(Table):
             index,
             self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def load_abort(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:

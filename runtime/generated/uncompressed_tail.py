@@ -45,16 +45,17 @@ LAYOUT = Layout(
     (
         Bits("state", 0, 4, 6),
         Bits("pins", 4, 10, 0x3FF),
-        Bits("holds", 14, 4, 0xF),
-        Bits("generation", 18, 20, 0xFFFFF),
-        Bits("position", 38, 16, 0xFFFF),
-        Bits("rows", 54, 8, 0xFF),
-        Bits("carry", 62, 1, 1),
-        Bits("semantics", 63, 1, 1),
+        Bits("holds", 14, 3, 7),
+        Bits("generation", 17, 20, 0xFFFFF),
+        Bits("position", 37, 16, 0xFFFF),
+        Bits("rows", 53, 8, 0xFF),
+        Bits("carry", 61, 1, 1),
+        Bits("semantics", 62, 1, 1),
+        Bits("lossy", 63, 1, 1),
     ),
 )
 MAX_PINS = 0x3FF
-MAX_HOLDS = 0xF
+MAX_HOLDS = 7
 MAX_GENERATION = 0xFFFFF
 MAX_POSITION = 0xFFFF
 MAX_ROWS = 0xFF
@@ -84,6 +85,7 @@ EVENTS = {
         Given("at", int, MAX_POSITION),
         Given("with_rows", int, MAX_ROWS),
         Given("has_carry", bool, 1),
+        Given("is_lossy", bool, 1),
     )),
     "abandon": Event("abandon", (Given("expected", int, MAX_GENERATION),)),
     "pin": Event("pin", (
@@ -103,7 +105,11 @@ EVENTS = {
         Given("has_carry", bool, 1),
         Given("wanted_semantics", UncompressedTailSemantics, 1),
     )),
-    "load_done": Event("load_done", (Given("expected", int, MAX_GENERATION), Given("ok", bool, 1))),
+    "load_done": Event("load_done", (
+        Given("expected", int, MAX_GENERATION),
+        Given("ok", bool, 1),
+        Given("is_lossy", bool, 1),
+    )),
     "load_abort": Event("load_abort", (Given("expected", int, MAX_GENERATION),)),
     "quiesce": Event("quiesce", (Given("expected", int, MAX_GENERATION),)),
     "discard": Event("discard", (Given("expected", int, MAX_GENERATION),)),
@@ -137,33 +143,38 @@ class UncompressedTail(Slot):
 
     @property
     def holds(self) -> int:
-        """The field ``holds``: bits [14, 18)."""
-        return self.word >> 14 & 0xF
+        """The field ``holds``: bits [14, 17)."""
+        return self.word >> 14 & 7
 
     @property
     def generation(self) -> int:
-        """The field ``generation``: bits [18, 38)."""
-        return self.word >> 18 & 0xFFFFF
+        """The field ``generation``: bits [17, 37)."""
+        return self.word >> 17 & 0xFFFFF
 
     @property
     def position(self) -> int:
-        """The field ``position``: bits [38, 54)."""
-        return self.word >> 38 & 0xFFFF
+        """The field ``position``: bits [37, 53)."""
+        return self.word >> 37 & 0xFFFF
 
     @property
     def rows(self) -> int:
-        """The field ``rows``: bits [54, 62)."""
-        return self.word >> 54 & 0xFF
+        """The field ``rows``: bits [53, 61)."""
+        return self.word >> 53 & 0xFF
 
     @property
     def carry(self) -> bool:
-        """The field ``carry``: bits [62, 63)."""
-        return bool(self.word >> 62 & 1)
+        """The field ``carry``: bits [61, 62)."""
+        return bool(self.word >> 61 & 1)
 
     @property
     def semantics(self) -> UncompressedTailSemantics:
-        """Is the positional bias folded into the score rows: bits [63, 64)."""
-        return UncompressedTailSemantics(self.word >> 63 & 1)
+        """Is the positional bias folded into the score rows: bits [62, 63)."""
+        return UncompressedTailSemantics(self.word >> 62 & 1)
+
+    @property
+    def lossy(self) -> bool:
+        """The field ``lossy``: bits [63, 64)."""
+        return bool(self.word >> 63 & 1)
 
     def take(self, *, wanted_semantics: UncompressedTailSemantics) -> Refusal | None:
         """Take a free slot for a new owner, who starts with no rows and writes scores of this meaning.
@@ -281,7 +292,7 @@ class UncompressedTail(Slot):
             case _:
                 raise self._illegal("restore")
 
-    def seal(self, *, expected: int, at: int, with_rows: int, has_carry: bool) -> Refusal | None:
+    def seal(self, *, expected: int, at: int, with_rows: int, has_carry: bool, is_lossy: bool) -> Refusal | None:
         """A checkpoint for this position is written; from now on it never changes.
 
         Without its carry it is kept but not readable.
@@ -296,7 +307,13 @@ class UncompressedTail(Slot):
         match self.state:
             case UncompressedTailState.FILLING:
                 # filling --seal--> resident
-                self._set(state=UncompressedTailState.RESIDENT, position=at, rows=with_rows, carry=has_carry)
+                self._set(
+                    state=UncompressedTailState.RESIDENT,
+                    position=at,
+                    rows=with_rows,
+                    carry=has_carry,
+                    lossy=is_lossy,
+                )
                 return None
             case _:
                 raise self._illegal("seal")
@@ -464,6 +481,7 @@ class UncompressedTail(Slot):
                     rows=0,
                     carry=False,
                     semantics=UncompressedTailSemantics.RAW,
+                    lossy=False,
                 )
                 return None
             case _:
@@ -500,7 +518,7 @@ class UncompressedTail(Slot):
             case _:
                 raise self._illegal("load_begin")
 
-    def load_done(self, *, expected: int, ok: bool) -> Refusal | None:
+    def load_done(self, *, expected: int, ok: bool, is_lossy: bool) -> Refusal | None:
         """The transfer has ended.
 
         A late end after an abort only frees the slot; nothing of it is published.
@@ -514,7 +532,7 @@ class UncompressedTail(Slot):
             case UncompressedTailState.LOADING:
                 if ok:
                     # loading --load_done--> resident
-                    self._set(state=UncompressedTailState.RESIDENT)
+                    self._set(state=UncompressedTailState.RESIDENT, lossy=is_lossy)
                     return None
                 # loading --load_done--> failed
                 self._set(state=UncompressedTailState.FAILED)
@@ -636,10 +654,12 @@ CASES: tuple[Case, ...] = (
          effect=lambda slot, expected, at, with_rows, has_carry, given_semantics: {"position": at, "rows": with_rows,
              "carry": has_carry}),
     Case("seal", 1, ALL, "expected != generation",
-         lambda slot, expected, at, with_rows, has_carry: expected != slot.generation, refusal="stale", lists=False),
-    Case("seal", 2, ("filling",), "", always, to="resident", do="position: at, rows: with_rows, carry: has_carry",
-         effect=lambda slot, expected, at, with_rows, has_carry: {"position": at, "rows": with_rows, "carry":
-             has_carry}),
+         lambda slot, expected, at, with_rows, has_carry, is_lossy: expected != slot.generation, refusal="stale",
+         lists=False),
+    Case("seal", 2, ("filling",), "", always, to="resident",
+         do="position: at, rows: with_rows, carry: has_carry, lossy: is_lossy",
+         effect=lambda slot, expected, at, with_rows, has_carry, is_lossy: {"position": at, "rows": with_rows, "carry":
+             has_carry, "lossy": is_lossy}),
     Case("abandon", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("abandon", 2, ("filling",), "", always, to="free", do="position: 0, rows: 0, carry: false, semantics: raw",
@@ -691,21 +711,23 @@ CASES: tuple[Case, ...] = (
     Case("evict", 1, ("resident", "expired"), "pins > 0", lambda slot: slot.pins > 0, refusal="pinned"),
     Case("evict", 2, ("resident", "expired"), "holds > 0", lambda slot: slot.holds > 0, refusal="held"),
     Case("evict", 3, ("resident", "expired"), "", always, to="free",
-         do="position: 0, rows: 0, carry: false, semantics: raw",
-         effect=lambda slot: {"position": 0, "rows": 0, "carry": False, "semantics": UncompressedTailSemantics.RAW}),
+         do="position: 0, rows: 0, carry: false, semantics: raw, lossy: false",
+         effect=lambda slot: {"position": 0, "rows": 0, "carry": False, "semantics": UncompressedTailSemantics.RAW,
+             "lossy": False}),
     Case("load_begin", 1, ("free",), "generation == max(generation)",
          lambda slot, at, with_rows, has_carry, wanted_semantics: slot.generation == MAX_GENERATION, refusal="retired"),
     Case("load_begin", 2, ("free",), "", always, to="loading",
          do="generation: generation + 1, position: at, rows: with_rows, carry: has_carry, semantics: wanted_semantics",
          effect=lambda slot, at, with_rows, has_carry, wanted_semantics: {"generation": slot.generation + 1, "position":
              at, "rows": with_rows, "carry": has_carry, "semantics": wanted_semantics}),
-    Case("load_done", 1, ALL, "expected != generation", lambda slot, expected, ok: expected != slot.generation,
-         refusal="stale", lists=False),
-    Case("load_done", 2, ("loading",), "ok", lambda slot, expected, ok: ok, to="resident"),
+    Case("load_done", 1, ALL, "expected != generation",
+         lambda slot, expected, ok, is_lossy: expected != slot.generation, refusal="stale", lists=False),
+    Case("load_done", 2, ("loading",), "ok", lambda slot, expected, ok, is_lossy: ok, to="resident",
+         do="lossy: is_lossy", effect=lambda slot, expected, ok, is_lossy: {"lossy": is_lossy}),
     Case("load_done", 3, ("loading",), "", always, to="failed"),
     Case("load_done", 4, ("quarantined",), "", always, to="free",
          do="position: 0, rows: 0, carry: false, semantics: raw",
-         effect=lambda slot, expected, ok: {"position": 0, "rows": 0, "carry": False, "semantics":
+         effect=lambda slot, expected, ok, is_lossy: {"position": 0, "rows": 0, "carry": False, "semantics":
              UncompressedTailSemantics.RAW}),
     Case("load_abort", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
@@ -731,9 +753,18 @@ _ALL_BUT_STATE_SEMANTICS = LAYOUT.all_but("state", "semantics")
 _ALL_BUT_ROWS = LAYOUT.all_but("rows")
 _ALL_BUT_ROWS_CARRY = LAYOUT.all_but("rows", "carry")
 _ALL_BUT_POSITION_ROWS_CARRY = LAYOUT.all_but("position", "rows", "carry")
-_ALL_BUT_STATE_POSITION_ROWS_CARRY = LAYOUT.all_but("state", "position", "rows", "carry")
+_ALL_BUT_STATE_POSITION_ROWS_CARRY_LOSSY = LAYOUT.all_but("state", "position", "rows", "carry", "lossy")
 _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS = LAYOUT.all_but("state", "position", "rows", "carry", "semantics")
 _ALL_BUT_STATE = LAYOUT.all_but("state")
+_ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS_LOSSY = LAYOUT.all_but(
+    "state",
+    "position",
+    "rows",
+    "carry",
+    "semantics",
+    "lossy",
+)
+_ALL_BUT_STATE_LOSSY = LAYOUT.all_but("state", "lossy")
 
 _TAKE_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
@@ -741,14 +772,14 @@ _TAKE_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _take(words: Words, wanted_semantics: Number) -> tuple[Words, Codes]:
     """The event ``take`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     is_free = state == _FREE
     codes = _TAKE_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --take--> filling
     after = np.where(
         codes == 0,
-        (words & _ALL_BUT_STATE_SEMANTICS | _FILLING | (wanted_semantics << 63)) + (1 << 18),
+        (words & _ALL_BUT_STATE_SEMANTICS | _FILLING | (wanted_semantics << 62)) + (1 << 17),
         words,
     )
     return after, codes
@@ -760,14 +791,14 @@ _APPEND_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _append(words: Words, expected: Number, count: Number, span: Number) -> tuple[Words, Codes]:
     """The event ``append`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
-    rows = words >> 54 & 0xFF
+    generation = words >> 17 & 0xFFFFF
+    rows = words >> 53 & 0xFF
     is_filling = state == _FILLING
     codes = _APPEND_ELSE[state]
     codes[is_filling & (rows + count > span)] = Refusal.FULL
     codes[expected != generation] = Refusal.STALE
     # filling --append--> filling
-    return np.where(codes == 0, words & _ALL_BUT_ROWS | (rows + count << 54), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_ROWS | (rows + count << 53), words), codes
 
 
 _EMIT_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -776,10 +807,10 @@ _EMIT_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _emit(words: Words, expected: Number, span: Number) -> tuple[Words, Codes]:
     """The event ``emit`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
-    position = words >> 38 & 0xFFFF
-    rows = words >> 54 & 0xFF
-    carry = (words >> 62 & 1) != 0
+    generation = words >> 17 & 0xFFFFF
+    position = words >> 37 & 0xFFFF
+    rows = words >> 53 & 0xFF
+    carry = (words >> 61 & 1) != 0
     is_filling = state == _FILLING
     codes = _EMIT_ELSE[state]
     codes[is_filling & (position == MAX_POSITION)] = Refusal.FULL
@@ -787,7 +818,7 @@ def _emit(words: Words, expected: Number, span: Number) -> tuple[Words, Codes]:
     codes[is_filling & ((span == 0) | (rows < span))] = Refusal.INCOMPLETE
     codes[expected != generation] = Refusal.STALE
     # filling --emit--> filling
-    after = np.where(codes == 0, (words & _ALL_BUT_ROWS_CARRY | (rows - span << 54) | (1 << 62)) + (1 << 38), words)
+    after = np.where(codes == 0, (words & _ALL_BUT_ROWS_CARRY | (rows - span << 53) | (1 << 61)) + (1 << 37), words)
     return after, codes
 
 
@@ -797,16 +828,16 @@ _REWIND_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _rewind(words: Words, expected: Number, to_position: Number, to_rows: Number) -> tuple[Words, Codes]:
     """The event ``rewind`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
-    position = words >> 38 & 0xFFFF
-    rows = words >> 54 & 0xFF
+    generation = words >> 17 & 0xFFFFF
+    position = words >> 37 & 0xFFFF
+    rows = words >> 53 & 0xFF
     is_filling = state == _FILLING
     codes = _REWIND_ELSE[state]
     codes[is_filling & ((to_position > position) | (to_rows > rows))] = Refusal.POSITION
     codes[is_filling & (to_position < position)] = Refusal.GAP
     codes[expected != generation] = Refusal.STALE
     # filling --rewind--> filling
-    return np.where(codes == 0, words & _ALL_BUT_ROWS | (to_rows << 54), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_ROWS | (to_rows << 53), words), codes
 
 
 _RESTORE_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -822,8 +853,8 @@ def _restore(
 ) -> tuple[Words, Codes]:
     """The event ``restore`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
-    semantics = words >> 63 & 1
+    generation = words >> 17 & 0xFFFFF
+    semantics = words >> 62 & 1
     is_filling = state == _FILLING
     codes = _RESTORE_ELSE[state]
     codes[is_filling & (at > 0) & ~has_carry] = Refusal.INCOMPLETE
@@ -832,7 +863,7 @@ def _restore(
     # filling --restore--> filling
     after = np.where(
         codes == 0,
-        words & _ALL_BUT_POSITION_ROWS_CARRY | (at << 38) | (with_rows << 54) | (has_carry.astype(np.int64) << 62),
+        words & _ALL_BUT_POSITION_ROWS_CARRY | (at << 37) | (with_rows << 53) | (has_carry.astype(np.int64) << 61),
         words,
     )
     return after, codes
@@ -841,17 +872,24 @@ def _restore(
 _SEAL_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
-def _seal(words: Words, expected: Number, at: Number, with_rows: Number, has_carry: Flag) -> tuple[Words, Codes]:
+def _seal(
+    words: Words,
+    expected: Number,
+    at: Number,
+    with_rows: Number,
+    has_carry: Flag,
+    is_lossy: Flag,
+) -> tuple[Words, Codes]:
     """The event ``seal`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _SEAL_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # filling --seal--> resident
     after = np.where(
         codes == 0,
-        words & _ALL_BUT_STATE_POSITION_ROWS_CARRY | _RESIDENT | (at << 38) | (with_rows << 54) |
-            (has_carry.astype(np.int64) << 62),
+        words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_LOSSY | _RESIDENT | (at << 37) | (with_rows << 53) |
+            (has_carry.astype(np.int64) << 61) | (is_lossy.astype(np.int64) << 63),
         words,
     )
     return after, codes
@@ -863,7 +901,7 @@ _ABANDON_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _abandon(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``abandon`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _ABANDON_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # filling --abandon--> free
@@ -890,11 +928,11 @@ def _pin(
     """The event ``pin`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     pins = words >> 4 & 0x3FF
-    generation = words >> 18 & 0xFFFFF
-    position = words >> 38 & 0xFFFF
-    rows = words >> 54 & 0xFF
-    carry = (words >> 62 & 1) != 0
-    semantics = words >> 63 & 1
+    generation = words >> 17 & 0xFFFFF
+    position = words >> 37 & 0xFFFF
+    rows = words >> 53 & 0xFF
+    carry = (words >> 61 & 1) != 0
+    semantics = words >> 62 & 1
     is_resident = state == _RESIDENT
     codes = _PIN_ELSE[state]
     codes[is_resident & (pins == MAX_PINS)] = Refusal.TOO_MANY_READERS
@@ -913,7 +951,7 @@ def _unpin(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``unpin`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     pins = words >> 4 & 0x3FF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     is_resident_or_expired = (state == _RESIDENT) | (state == _EXPIRED)
     codes = _UNPIN_ELSE[state]
     codes[is_resident_or_expired & (pins == 0)] = Refusal.NOT_PINNED
@@ -928,8 +966,8 @@ _HOLD_ELSE = by_state({_RESIDENT: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _hold(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``hold`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    holds = words >> 14 & 0xF
-    generation = words >> 18 & 0xFFFFF
+    holds = words >> 14 & 7
+    generation = words >> 17 & 0xFFFFF
     is_resident = state == _RESIDENT
     codes = _HOLD_ELSE[state]
     codes[is_resident & (holds == MAX_HOLDS)] = Refusal.TOO_MANY_HOLDS
@@ -944,8 +982,8 @@ _UNHOLD_ELSE = by_state({_RESIDENT: Refusal.APPLIED, _EXPIRED: Refusal.APPLIED},
 def _unhold(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``unhold`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    holds = words >> 14 & 0xF
-    generation = words >> 18 & 0xFFFFF
+    holds = words >> 14 & 7
+    generation = words >> 17 & 0xFFFFF
     is_resident_or_expired = (state == _RESIDENT) | (state == _EXPIRED)
     codes = _UNHOLD_ELSE[state]
     codes[is_resident_or_expired & (holds == 0)] = Refusal.NOT_HELD
@@ -965,7 +1003,7 @@ _EXPIRE_ELSE = by_state({
 def _expire(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``expire`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _EXPIRE_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # resident --expire--> expired
@@ -979,13 +1017,13 @@ def _evict(words: Words) -> tuple[Words, Codes]:
     """The event ``evict`` on many words: the words after it, and the code of each."""
     state = words & 0xF
     pins = words >> 4 & 0x3FF
-    holds = words >> 14 & 0xF
+    holds = words >> 14 & 7
     is_resident_or_expired = (state == _RESIDENT) | (state == _EXPIRED)
     codes = _EVICT_ELSE[state]
     codes[is_resident_or_expired & (holds > 0)] = Refusal.HELD
     codes[is_resident_or_expired & (pins > 0)] = Refusal.PINNED
     # resident, expired --evict--> free
-    return np.where(codes == 0, words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS, words), codes
+    return np.where(codes == 0, words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS_LOSSY, words), codes
 
 
 _LOAD_BEGIN_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -1000,15 +1038,15 @@ def _load_begin(
 ) -> tuple[Words, Codes]:
     """The event ``load_begin`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     is_free = state == _FREE
     codes = _LOAD_BEGIN_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --load_begin--> loading
     after = np.where(
         codes == 0,
-        (words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS | _LOADING | (at << 38) | (with_rows << 54) |
-            (has_carry.astype(np.int64) << 62) | (wanted_semantics << 63)) + (1 << 18),
+        (words & _ALL_BUT_STATE_POSITION_ROWS_CARRY_SEMANTICS | _LOADING | (at << 37) | (with_rows << 53) |
+            (has_carry.astype(np.int64) << 61) | (wanted_semantics << 62)) + (1 << 17),
         words,
     )
     return after, codes
@@ -1024,17 +1062,17 @@ _LOAD_DONE_CODES = np.array([
 ], np.uint8)
 
 
-def _load_done(words: Words, expected: Number, ok: Flag) -> tuple[Words, Codes]:
+def _load_done(words: Words, expected: Number, ok: Flag, is_lossy: Flag) -> tuple[Words, Codes]:
     """The event ``load_done`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     is_loading = state == _LOADING
     case = _LOAD_DONE_ELSE[state]
     case[is_loading & ok] = 2
     case[expected != generation] = 1
     codes = _LOAD_DONE_CODES[case]
     # loading --load_done--> resident
-    after = np.where(case == 2, words & _ALL_BUT_STATE | _RESIDENT, words)
+    after = np.where(case == 2, words & _ALL_BUT_STATE_LOSSY | _RESIDENT | (is_lossy.astype(np.int64) << 63), words)
     # loading --load_done--> failed
     after = np.where(case == 3, words & _ALL_BUT_STATE | _FAILED, after)
     # quarantined --load_done--> free
@@ -1048,7 +1086,7 @@ _LOAD_ABORT_ELSE = by_state({_LOADING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _load_abort(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``load_abort`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _LOAD_ABORT_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # loading --load_abort--> quarantined
@@ -1061,7 +1099,7 @@ _QUIESCE_ELSE = by_state({_QUARANTINED: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _quiesce(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``quiesce`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _QUIESCE_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # quarantined --quiesce--> free
@@ -1074,7 +1112,7 @@ _DISCARD_ELSE = by_state({_FAILED: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 def _discard(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``discard`` on many words: the words after it, and the code of each."""
     state = words & 0xF
-    generation = words >> 18 & 0xFFFFF
+    generation = words >> 17 & 0xFFFFF
     codes = _DISCARD_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # failed --discard--> free
@@ -1119,7 +1157,7 @@ class UncompressedTailTable(Table):
     """
 
     MACHINE = "uncompressed_tail"
-    DIGEST = "34103f9218cf18b041e52a16339174906adccb1e705262058066e1809f01c243"
+    DIGEST = "9d3eef5f16697353f51112dc5743759b2bd54561c01e749d8ecbfb68f3af4efd"
     LAYOUT = LAYOUT
     STATES = UncompressedTailState
     REFUSALS = Refusal
@@ -1237,6 +1275,7 @@ class UncompressedTailTable(Table):
         at: npt.ArrayLike,
         with_rows: npt.ArrayLike,
         has_carry: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
     ) -> Codes:
         """A checkpoint for this position is written; from now on it never changes.
 
@@ -1253,6 +1292,7 @@ class UncompressedTailTable(Table):
             self._number("at", at, MAX_POSITION, index),
             self._number("with_rows", with_rows, MAX_ROWS, index),
             self._flag("has_carry", has_carry, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def abandon(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
@@ -1357,7 +1397,14 @@ class UncompressedTailTable(Table):
             self._number("wanted_semantics", wanted_semantics, 1, index),
         )
 
-    def load_done(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, ok: npt.ArrayLike) -> Codes:
+    def load_done(
+        self,
+        slots: npt.ArrayLike,
+        *,
+        expected: npt.ArrayLike,
+        ok: npt.ArrayLike,
+        is_lossy: npt.ArrayLike,
+    ) -> Codes:
         """The transfer has ended.
 
         A late end after an abort only frees the slot; nothing of it is published.
@@ -1371,6 +1418,7 @@ class UncompressedTailTable(Table):
             index,
             self._number("expected", expected, MAX_GENERATION, index),
             self._flag("ok", ok, index),
+            self._flag("is_lossy", is_lossy, index),
         )
 
     def load_abort(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:

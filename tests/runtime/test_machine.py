@@ -11,7 +11,7 @@ from kvfsm.runtime.generated import Refusal, SwaWindow
 def test_an_illegal_event_names_the_slot_its_state_and_what_it_takes() -> None:
     slot = SwaWindow(slot_id=17)
     with pytest.raises(IllegalEvent) as refused:
-        slot.seal(expected=0, at=1)
+        slot.seal(expected=0, at=1, is_lossy=False)
     assert str(refused.value) == (
         "swa_window slot 17 is 'free' and does not take 'seal'; from 'free' it takes: take, load_begin"
     )
@@ -27,7 +27,7 @@ def test_a_refusal_leaves_the_word_as_it_was() -> None:
     slot = SwaWindow()
     assert slot.take() is None
     word = slot.word
-    assert slot.seal(expected=2, at=1) is Refusal.STALE
+    assert slot.seal(expected=2, at=1, is_lossy=False) is Refusal.STALE
     assert slot.word == word
     assert Refusal.STALE.reason == "the generation moved on since the handle was made"
 
@@ -37,8 +37,8 @@ def test_a_stale_handle_is_stale_in_every_state() -> None:
 
 
 def test_an_argument_beyond_its_field_is_named() -> None:
-    with pytest.raises(FieldOverflow, match="'at' holds whole numbers from 0 to 16777215, not 16777216"):
-        SwaWindow().load_begin(at=1 << 24)
+    with pytest.raises(FieldOverflow, match="'at' holds whole numbers from 0 to 8388607, not 8388608"):
+        SwaWindow().load_begin(at=1 << 23)
 
 
 def test_a_word_that_no_slot_can_hold_is_refused() -> None:
@@ -49,7 +49,7 @@ def test_a_word_that_no_slot_can_hold_is_refused() -> None:
 def test_fire_takes_an_event_by_name() -> None:
     slot = SwaWindow()
     assert slot.fire("take") is None
-    assert slot.fire("seal", expected=3, at=0) == "stale"
+    assert slot.fire("seal", expected=3, at=0, is_lossy=False) == "stale"
     assert slot.fire("evict") == "illegal"
 
 
@@ -59,11 +59,11 @@ def test_the_library_machine_does_the_same() -> None:
     model = slot.machine().model
     model.take()
     assert (model.state, model.refusal) == ("filling", None)
-    model.seal(expected=2, at=7)
+    model.seal(expected=2, at=7, is_lossy=False)
     assert (model.state, model.refusal) == ("filling", "stale")
-    model.seal(expected=1, at=7)
+    model.seal(expected=1, at=7, is_lossy=False)
     assert model.state == "resident"
     assert slot.state.name == "FREE", "the library drives a copy"
     slot.take()
-    slot.seal(expected=1, at=7)
+    slot.seal(expected=1, at=7, is_lossy=False)
     assert model.word == slot.word

@@ -17,7 +17,7 @@ def sealed(slots: int) -> SwaWindowTable:
     """A table whose slots are all resident, at boundary 5, in generation 1."""
     table = SwaWindowTable(slots)
     table.take(np.arange(slots))
-    table.seal(np.arange(slots), expected=1, at=5)
+    table.seal(np.arange(slots), expected=1, at=5, is_lossy=False)
     return table
 
 
@@ -78,10 +78,11 @@ def test_numbers_and_truths_are_not_mixed() -> None:
     table = SwaWindowTable(1)
     table.load_begin([0], at=1)
     with pytest.raises(TypeError, match="'ok' takes true or false"):
-        table.load_done([0], expected=1, ok=[1])
+        table.load_done([0], expected=1, ok=[1], is_lossy=False)
     with pytest.raises(TypeError, match="'expected' takes whole numbers"):
-        table.load_done([0], expected=[1.0], ok=True)
-    assert table.load_done(np.array([0], np.int32), expected=np.uint8(1), ok=np.array([True])).tolist() == [0]
+        table.load_done([0], expected=[1.0], ok=True, is_lossy=False)
+    codes = table.load_done(np.array([0], np.int32), expected=np.uint8(1), ok=np.array([True]), is_lossy=False)
+    assert codes.tolist() == [0]
 
 
 def test_nothing_to_do_is_fine() -> None:
@@ -109,13 +110,14 @@ def test_a_word_that_no_slot_can_hold_is_refused() -> None:
 
 def test_the_highest_bit_is_an_ordinary_bit() -> None:
     table = sealed(1)
-    high = (1 << 24) - 1
+    high = (1 << 23) - 1
     table.evict([0])
     table.load_begin([0], at=high)
+    assert table.load_done([0], expected=2, ok=True, is_lossy=True).tolist() == [0]
     assert int(table.words[0]) >> 63 == 1
-    assert table.fields("boundary").tolist() == [high]
-    assert table.load_done([0], expected=2, ok=True).tolist() == [0]
+    assert (table.fields("boundary").tolist(), table.fields("lossy").tolist()) == ([high], [1])
     assert table.pin([0], expected=2, at=high).tolist() == [0]
+    assert int(table.words[0]) >> 63 == 1
 
 
 def test_named_values_are_arguments() -> None:
@@ -136,13 +138,13 @@ def test_an_observer_hears_what_happened() -> None:
     heard: list[Fired] = []
     table = SwaWindowTable(3, on_event=heard.append)
     table.take([2, 0])
-    table.whole.seal([0, 1], expected=1, at=5)  # slot 1 is stale: nothing is sealed
+    table.whole.seal([0, 1], expected=1, at=5, is_lossy=False)  # slot 1 is stale: nothing is sealed
     took, held = heard
     assert [(fired.machine, fired.event, fired.held) for fired in heard] == [
         ("swa_window", "take", False), ("swa_window", "seal", True)]  # fmt: skip
     assert (took.slots.tolist(), took.codes.tolist(), took.arguments) == ([2, 0], [0, 0], ())
     assert took.after.tolist() == table.words[[2, 0]].tolist() != took.before.tolist()
-    assert (held.slots.tolist(), held.codes.tolist(), held.arguments) == ([0, 1], [0, STALE], (1, 5))
+    assert (held.slots.tolist(), held.codes.tolist(), held.arguments) == ([0, 1], [0, STALE], (1, 5, False))
     assert held.after.tolist() == held.before.tolist() == table.words[[0, 1]].tolist()
 
 
@@ -150,7 +152,7 @@ def test_a_slot_explains_itself() -> None:
     table = sealed(3)
     table.pin([1], expected=1, at=5)
     told = table.explain(1, "evict").splitlines()
-    assert told[0] == "swa_window slot 1 is 'resident': pins 1, holds 0, generation 1, boundary 5"
+    assert told[0] == "swa_window slot 1 is 'resident': pins 1, holds 0, generation 1, boundary 5, lossy 0"
     assert told[1] == "  1. pins > 0 -> refused as pinned: readers hold leases on the slot"
     assert table.explain(1, "take").splitlines()[-1].startswith("  else 'resident' does not take 'take'; it takes: pin")
     with pytest.raises(ValueError, match="swa_window has no event 'evit'; it has: take"):
@@ -177,4 +179,4 @@ def test_every_kind_has_its_table() -> None:
 def test_a_slot_can_be_taken_out_and_looked_at() -> None:
     slot = sealed(2).slot(1)
     assert isinstance(slot, SwaWindow)
-    assert repr(slot) == "SwaWindow(RESIDENT, pins=0, holds=0, generation=1, boundary=5)"
+    assert repr(slot) == "SwaWindow(RESIDENT, pins=0, holds=0, generation=1, boundary=5, lossy=0)"

@@ -30,15 +30,23 @@ UNSEEN = {
         "take_forgets_generation",
         "load_forgets_generation",
         "late_load_is_published",
+        "load_forgets_loss",
         "expire_forgets",
     },
     "swa_window": {
         "take_forgets_generation",
         "load_forgets_generation",
         "late_load_is_published",
+        "load_forgets_loss",
         "expire_forgets",
     },
-    "indexer_state": {"use_ignores_version", "rebuild_forgets_version", "land_skips_layers", "expire_forgets"},
+    "indexer_state": {
+        "use_ignores_version",
+        "rebuild_forgets_version",
+        "rebuild_forgets_loss",
+        "land_skips_layers",
+        "expire_forgets",
+    },
     "ondisk_prefix": {"expire_forgets"},
 }
 
@@ -174,16 +182,24 @@ def test_expired_slots_take_nobody_in(name: str) -> None:
                 assert machine.states[after["state"]].name in ("expired", "free")
 
 
-def test_a_lossy_block_stays_lossy_until_it_is_free() -> None:
-    machine = spec().machine("compressed_kv")
-    keeps = ("pin", "unpin", "use_layer", "hold", "unhold", "compress_begin", "expire")
-    for word in legal_words(machine.name):
-        if not unpack(machine, word)["lossy"]:
-            continue
-        for name in keeps:
-            event = machine.event(name)
+@pytest.mark.parametrize("name", MACHINES[:4])
+def test_a_slot_becomes_lossy_by_being_told_and_stays_so_until_it_is_given_up_or_made_anew(name: str) -> None:
+    machine = spec().machine(name)
+    forgets, learns = set(), set()
+    for word in legal_words(name):
+        before = unpack(machine, word)["lossy"]
+        for event in machine.events:
             for args in calls(machine, event, word):
-                assert unpack(machine, step(machine, word, event, args).word)["lossy"]
+                after = unpack(machine, step(machine, word, event, args).word)
+                if before and not after["lossy"]:
+                    forgets.add((event.name, machine.states[after["state"]].name))
+                if after["lossy"] and not before:
+                    learns.add(event.name)
+                    assert args["is_lossy"] and machine.states[after["state"]].evictable
+    anew = {("rebuild_done", "resident"), ("rebuild_done", "failed")} if name == "indexer_state" else set()
+    packed = {("compress_done", "free")} if name == "compressed_kv" else set()
+    assert forgets == {("evict", "free")} | anew | packed
+    assert learns == {event.name for event in machine.events if any(given.name == "is_lossy" for given in event.given)}
 
 
 def test_layers_of_a_load_are_used_only_once_they_have_landed() -> None:
@@ -221,7 +237,8 @@ def fire(machine: Machine, word: int, event: str, **args: int) -> int:
 def test_an_aligned_tail_needs_its_carry() -> None:
     machine = spec().machine("uncompressed_tail")
     word = fire(machine, 0, "take", wanted_semantics=0)
-    sealed = {carry: fire(machine, word, "seal", expected=1, at=1, with_rows=0, has_carry=carry) for carry in (0, 1)}
+    where = {"expected": 1, "at": 1, "with_rows": 0, "is_lossy": 0}
+    sealed = {carry: fire(machine, word, "seal", **where, has_carry=carry) for carry in (0, 1)}
     pin = {"expected": 1, "at": 1, "with_rows": 0, "wanted_semantics": 0}
     assert step(machine, sealed[0], "pin", pin).refusal == "incomplete"
     assert step(machine, sealed[1], "pin", pin).refusal is None
