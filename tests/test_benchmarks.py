@@ -24,6 +24,7 @@ def test_quick_run_reports_rows_fits_and_metadata() -> None:
     assert {work.split(",")[0] for work in works} >= {"keys", "look-up", "allocate", "free", "decode step of 256"}
     assert all(row["ours"] > 0 for row in report["rows"])
     assert all(count > 0 for count in report["metadata_bytes_per_block"].values())
+    assert {"acquire + release", "decode step of 256"} <= {work.split(", blocks")[0] for work in report["tracing"]}
 
 
 def test_the_fit_tells_constant_from_linear() -> None:

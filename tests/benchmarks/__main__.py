@@ -8,7 +8,7 @@ import sys
 
 from measure import exponent
 from models import full_and_window, hybrid
-from workloads import BOUNDS, WORK, Bench, metadata_bytes_per_block
+from workloads import BOUNDS, TRACED, WORK, Bench, metadata_bytes_per_block
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 20)
 QUICK = (1 << 10, 1 << 12, 1 << 14)
@@ -25,6 +25,7 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     fits: dict[str, dict[str, object]] = {}
     metadata: dict[str, float] = {}
+    tracing: dict[str, float] = {}
     for profile in (hybrid(), full_and_window()):
         for work, measure in WORK.items():
             label = f"{work}, blocks of {profile.granule}"
@@ -34,6 +35,9 @@ def main() -> int:
                 series[tokens] = measure(Bench(profile, tokens, repeats))
                 row = {"work": label, "tokens": tokens, "ours": series[tokens]}
                 rows.append({**row, "peer": None, "ratio": None, "aim": None, "met": None})
+            if work in TRACED:
+                traced = measure(Bench(profile, QUICK[-1], repeats, traced=True))
+                tracing[label] = round(traced / series[QUICK[-1]], 2)
             grows, bound = exponent(series), BOUNDS[work]
             fits[label] = {"exponent": round(grows, 3), "bound": bound, "met": bound is None or grows <= bound}
         metadata[f"blocks of {profile.granule}"] = round(
@@ -42,9 +46,9 @@ def main() -> int:
     print("\r".ljust(79), end="\r", file=sys.stderr)
 
     if arguments.json:
-        print(json.dumps({"rows": rows, "fits": fits, "metadata_bytes_per_block": metadata}))
+        print(json.dumps({"rows": rows, "fits": fits, "metadata_bytes_per_block": metadata, "tracing": tracing}))
     else:
-        print_table(rows, fits, metadata, lengths)
+        print_table(rows, fits, metadata, tracing, lengths)
     return 0 if all(fit["met"] for fit in fits.values()) else 1
 
 
@@ -52,6 +56,7 @@ def print_table(
     rows: list[dict[str, object]],
     fits: dict[str, dict[str, object]],
     metadata: dict[str, float],
+    tracing: dict[str, float],
     lengths: tuple[int, ...],
 ) -> None:
     """Microseconds of CPU time a row, then the exponent of growth in prompt length."""
@@ -62,6 +67,8 @@ def print_table(
         print(f"{label:42}" + "".join(cells) + f"    n^{fit['exponent']:.2f}{verdict}")
     for label, count in metadata.items():
         print(f"metadata a cached block, {label}: {count} bytes at {lengths[-1]:,} tokens")
+    for label, ratio in tracing.items():
+        print(f"with an event trace, {label}: {ratio} times as long at {QUICK[-1]:,} tokens")
 
 
 if __name__ == "__main__":

@@ -15,17 +15,19 @@ from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
+from kvfsm.runtime.trace import EventTrace
 
 SPARE = 512  # slots beyond those of the longest prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A profile, a length, and how often each thing is repeated."""
+    """A profile, a length, how often each thing is repeated, and whether the manager records its events."""
 
     profile: Profile
     tokens: int
     repeats: int
+    traced: bool = False
 
     @property
     def granules(self) -> int:
@@ -38,7 +40,12 @@ class Bench:
 
     def manager(self, spare: int = SPARE) -> Manager:
         """An empty manager with room for the prompt and ``spare`` slots more of each kind."""
-        return Manager(self.profile, dict.fromkeys(self.profile.kinds, self.granules + spare), NumpyBackend(), rows=256)
+        return self.manager_of(self.granules + spare, 256)
+
+    def manager_of(self, slots: int, rows: int) -> Manager:
+        """An empty manager with so many slots of each kind."""
+        trace = EventTrace() if self.traced else None
+        return Manager(self.profile, dict.fromkeys(self.profile.kinds, slots), NumpyBackend(), rows=rows, trace=trace)
 
     def published(self) -> tuple[Manager, Keys]:
         """A manager that holds the whole prompt, and its keys."""
@@ -128,9 +135,7 @@ def decode_256(bench: Bench) -> float:
 def _decode(bench: Bench, count: int) -> float:
     profile, steps = bench.profile, bench.profile.granule
     spare = count * (2 + profile.window_slots * 2) + SPARE
-    manager = Manager(
-        profile, dict.fromkeys(profile.kinds, bench.granules + spare), NumpyBackend(), rows=count
-    )
+    manager = bench.manager_of(bench.granules + spare, count)
     rows = [manager.requests.admit(bench.tokens)]
     rows += [manager.requests.admit(1 + at % profile.granule) for at in range(1, count)]
     index = np.array(rows, np.intp)
@@ -164,6 +169,8 @@ WORK: Mapping[str, Callable[[Bench], float]] = {
     "decode step of one": decode_one,
     "decode step of 256": decode_256,
 }
+# Work that fires events, and shows what recording them costs.
+TRACED = ("acquire + release", "decode step of one", "decode step of 256")
 # Greatest exponent in prompt length that each kind of work may have; None where it is only reported.
 BOUNDS: Mapping[str, float | None] = {
     "keys": 1.1,

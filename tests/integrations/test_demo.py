@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kvfsm.spec.checking.validate import Validator
+
 REPO = Path(__file__).parents[2]
 
 
@@ -16,8 +18,9 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_demo_as_json_is_bit_identical_and_names_all_five_objects(tmp_path: Path) -> None:
-    done = run_demo("--model", "tiny-deepseek-v4", "--json", "--keep", str(tmp_path / "store"))
+def test_demo_as_json_is_bit_identical_and_names_all_five_objects(tmp_path: Path, validator: Validator) -> None:
+    events = tmp_path / "events.jsonl"
+    done = run_demo("--model", "tiny-deepseek-v4", "--json", "--keep", str(tmp_path / "store"), "--trace", str(events))
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads(done.stdout)
     assert data["ok"] is True and data["spec"]["differing"] == []
@@ -39,6 +42,12 @@ def test_demo_as_json_is_bit_identical_and_names_all_five_objects(tmp_path: Path
     approximate = [request for request in model["requests"] if request["round"] == "no windows" and request["reused"]]
     assert approximate and all(not request["exact"] and request["logits_error"] < 1e-4 for request in approximate)
     assert any((tmp_path / "store").rglob("*.segment"))
+    for path, least in ((events, 800), (tmp_path / "events.jsonl.new-process", 100)):
+        with open(path, encoding="utf-8") as lines:
+            verdict = validator.validate(lines)
+        assert verdict.ok, verdict.first_illegal
+        machines = {machine for machine, _, _ in verdict.taken}
+        assert verdict.events > least and verdict.dropped == 0 and len(machines) == 5
 
 
 def test_an_unknown_model_is_used_wrongly() -> None:
