@@ -42,7 +42,8 @@ TLA = Infix(
     | {"not": Operator("~", 4)},
     choice=_choice,
     member=_member,
-    # TLA+ gives /\ and \/, and also * and \div and %, no order among themselves.
+    # TLA+ gives /\ and \/, and also * and \div and %, no order among themselves, nor % one beside + and -.
     clashes=frozenset({("or", "and"), ("and", "or"), ("implies", "or"), ("implies", "and")})
-    | frozenset(permutations(("*", "//", "%"), 2)),
+    | frozenset(permutations(("*", "//", "%"), 2))
+    | frozenset({("+", "%"), ("-", "%")}),
 )

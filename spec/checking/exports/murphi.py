@@ -1,7 +1,8 @@
 """A system as Murphi, for Rumur and CMurphi.
 
 Each command is a rule; a state that nothing leaves is judged by an invariant, so Rumur's own search for deadlocks has
-to be switched off. Situations that must arise are ``cover`` properties, which only Rumur has.
+to be switched off. Situations that must arise are ``cover`` properties, which only Rumur has. Rumur is told to compute
+with 32 bits: by itself it takes the fewest that hold every variable, and those lack what is less than 0 on the way.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class _Text:
 -- {heading(system)}
 --
 -- Every state, breadth first, the shortest violation first:
---   rumur --deadlock-detection off --output checker.c FILE && cc -O3 -o checker checker.c -lpthread && ./checker
+--   rumur --deadlock-detection off --value-type int32_t --output checker.c FILE
+--   cc -O3 -march=native -o checker checker.c -lpthread && ./checker
 """
         constants = list(naming.constants)
         if constants:

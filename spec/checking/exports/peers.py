@@ -21,11 +21,11 @@ from . import murphi, promela, tla
 _MEMORY_MAX = 12_000  # MiB that a peer may take
 
 
-class Missing(Exception):
+class Missing(RuntimeError):
     """A program is not installed; the message names it and how to get it."""
 
 
-class Failed(Exception):
+class Failed(RuntimeError):
     """A peer could not read the text, or did not end as one that explored everything does."""
 
 
@@ -92,7 +92,7 @@ def run_rumur(text: str, folder: Path, build: Build = Build()) -> Outcome:
     """
     program, compiler = _program("rumur", "Debian package rumur"), _compiler()
     (folder / "model.m").write_text(text, "utf-8")
-    options = ["--deadlock-detection", "off", "--threads", "1", "--colour", "off"]
+    options = ["--deadlock-detection", "off", "--value-type", "int32_t", "--threads", "1", "--colour", "off"]
     _done([program, *options, "--output", "checker.c", "model.m"], folder)
     _done([compiler, build.level, "-march=native", "-w", "-o", "checker", "checker.c", "-lpthread"], folder)
     told, seconds = _timed([str(folder / "checker")], folder)
@@ -120,13 +120,14 @@ def run_tlc(text: str, configuration: str, folder: Path, heap: int = _MEMORY_MAX
     (folder / f"{name}.cfg").write_text(configuration, "utf-8")
     java = [program, "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", f"-Xmx{heap}m", "-cp", str(jar)]
     told, seconds = _timed([*java, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder)
-    if "TLC threw an unexpected exception" in told or "Parsing or semantic analysis failed" in told:
+    violated = re.search(r"is violated|were violated|Assumption .* is false", told) is not None
+    if not violated and "No error has been found" not in told:
         raise Failed(told)
     return Outcome(
         version=_found(r"TLC2 Version (\S+)", told),
-        states=int(_found(r"(\d+) distinct states found", told)),
-        transitions=int(_found(r"(\d+) states generated", told)),
-        violated="No error has been found" not in told,
+        states=int(_found(r"(\d+) distinct states found", told, "0")),
+        transitions=int(_found(r"(\d+) states generated", told, "0")),
+        violated=violated,
         seconds=seconds,
         story=told,
     )
@@ -178,9 +179,11 @@ def _timed(command: Sequence[str], folder: Path) -> tuple[str, float]:
     return told, time.perf_counter() - began
 
 
-def _found(pattern: str, told: str) -> str:
-    """The last place where a pattern fits."""
+def _found(pattern: str, told: str, otherwise: str | None = None) -> str:
+    """What the last place has where a pattern fits; Failed when there is none and nothing to say in its stead."""
     found = re.findall(pattern, told)
+    if not found and otherwise is not None:
+        return otherwise
     if not found:
         raise Failed(f"no '{pattern}' in what it told:\n{told}")
     return str(found[-1])

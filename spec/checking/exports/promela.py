@@ -55,7 +55,7 @@ class _Text:
         for cell in system.cells:
             yield f"{_type(cell)} {naming.cells[cell.name]};"
         for name, aside in self.before.items():
-            yield f"hidden {_type(system.cell(name), packed=False)} {aside};  /* put aside within a step */"
+            yield f"{_type(system.cell(name))} {aside};  /* 0 but within a step */"
         yield ""
         for claim in system.claims:
             yield f"#define {self.claims[claim.name]} (\n{self._spread(_held(claim), '  ')})".replace("\n", " \\\n")
@@ -88,6 +88,7 @@ active proctype {naming.take(f"{system.name}_protocol")}() {{
             value = self.naming.assigned(self.system.cell(name), value)
             printed = render(value, lambda leaf: self._kept(self.naming.spelled(leaf), sequence.kept))
             yield f"{self.naming.cells[name]} = {printed}"
+        yield from (f"{self.before[name]} = 0" for name in sequence.kept)
 
     def _kept(self, spelled: str, kept: tuple[str, ...]) -> str:
         return next((self.before[name] for name in kept if self.naming.cells[name] == spelled), spelled)
@@ -111,10 +112,10 @@ active proctype {naming.take(f"{system.name}_protocol")}() {{
             yield f"  :: timeout && {' && '.join(quiet)}"
 
 
-def _type(cell: Cell, packed: bool = True) -> str:
+def _type(cell: Cell) -> str:
     if cell.type == BOOL:
         return "bool"
-    if not packed or cell.high > 255:
+    if cell.high > 255:
         return "int"
     return "bit" if cell.high == 1 else "byte"
 

@@ -1,0 +1,1 @@
+"""Tests of the printers: one expression, every target."""
