@@ -23,7 +23,7 @@ from .layout import Layout
 from .system import NOWHERE
 
 BATCH = 256  # states expanded at once; their places in a batch are bytes
-BRANCHLESS = replace(C, operators={**C.operators, "or": Operator("|", 3), "and": Operator("&", 5)})
+BRANCHLESS = replace(C, true="1", false="0", operators={**C.operators, "or": Operator("|", 3), "and": Operator("&", 5)})
 
 
 def spelling() -> Spelling:

@@ -70,7 +70,7 @@ class Conditions:
 
     def condition(self, expr: Expr) -> str | bool:
         """The text of a condition, or whether it holds where that is the same in every state."""
-        test = self._test(_plain(expr))
+        test = folded(self._test(_plain(expr)))  # a test of one cell may have turned out constant
         return test.value if isinstance(test, Truth) else self.spelling.render(test)
 
     def known(self, guard: Iterable[Expr]) -> Known:
@@ -220,8 +220,11 @@ class Conditions:
             word.parts.append(self._copied(self.layout.place(value.name), spot))
             return
         is_truth = type_of(value) == BOOL
-        printed = self.spelling.render(self._test(value) if is_truth else self._value(value))
-        text = self.spelling.bits(printed, is_truth)
+        shown = folded(self._test(value) if is_truth else self._value(value))
+        if isinstance(shown, Number | Truth):
+            word.set |= (int(shown.value) & spot.mask) << spot.shift
+            return
+        text = self.spelling.bits(self.spelling.render(shown), is_truth)
         low, high = interval(value)
         if low < 0 or high > cell.high:
             text = f"({text} & {self.spelling.literal(spot.mask)})"

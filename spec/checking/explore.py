@@ -63,7 +63,7 @@ def explore(
     if engine not in ENGINES:
         raise ValueError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
     limits = Limits() if limits is None else limits
-    if limits.states is not None and limits.states < 1 or threads < 1:
+    if (limits.states is not None and limits.states < 1) or threads < 1:
         raise ValueError("a search needs room for one state and one thread at least")
     started = time.perf_counter()
 
