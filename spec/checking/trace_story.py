@@ -12,9 +12,7 @@ from ..language.word import unpack
 from ..targets.text import render
 
 
-def step_story(
-    machine: Machine, event: Event, word: int, given: Mapping[str, int], number: int
-) -> tuple[str, ...]:
+def step_story(machine: Machine, event: Event, word: int, given: Mapping[str, int], number: int) -> tuple[str, ...]:
     """The slot as it was, what was asked, and each case that was tried, up to the one that decides (``number``)."""
     values = unpack(machine, word)
     state = machine.states[values["state"]].name
