@@ -6,7 +6,6 @@ The format is the runtime's (``runtime/README.md``, "A trace of events"). Nothin
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -121,7 +120,7 @@ def read_trace(lines: Iterable[str]) -> Iterator[Entry]:
             else:
                 yield _end(said, number)
                 ended = True
-        except (KeyError, TypeError, ValueError, binascii.Error, zlib.error) as problem:
+        except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as problem:
             raise Damaged(number, f"this is no line of a trace: {_reason(problem)}") from problem
     if not number:
         raise Damaged(1, "the file is empty")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -275,7 +277,8 @@ def test_every_guard_is_missed_when_it_is_dropped(judge: Validator, machine: Mac
     illegal = judged(judge, machine, replace(event, cases=cases))
     if implied := IMPLIED.get(f"{machine.name}.{event.name}.{case.number}"):
         (claim,) = (one for one in machine.properties if one.name == implied)
-        meets = [word for word in every_word_of(machine, case) if step(machine, word, event, FITTING).case == case.number]
+        words = every_word_of(machine, case)
+        meets = [word for word in words if step(machine, word, event, FITTING).case == case.number]
         assert illegal is None and meets
         assert all(Replayer(machine).broken([word]) == {word: claim} for word in meets)
         return
@@ -437,6 +440,27 @@ def test_a_call_that_was_held_back_for_nothing_is_told(judge: Validator) -> None
     touched, line = edited(list(trace.lines()), "take", hold)
     illegal = found(judge, touched)
     assert (illegal.kind, illegal.line) == ("held_for_nothing", line)
+
+
+JUNK = (None, True, -1, 0, 1, 3, 1 << 63, 1 << 64, 1.5, "", "pin", "eAE=", [], [0], [1, 2, 3], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_stands_in_a_file_is_judged(judge: Validator, lines: list[str], seed: int) -> None:
+    """Values put in place of others, with checksums that fit: a verdict each time, never an exception."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kinds = Counter[str]()
+    for _ in range(60):
+        at = chance.choice([0, len(lines) - 1, *range(1, len(lines) - 1)])
+        said = json.loads(lines[at])
+        inside = said["pools"][0] if at == 0 and chance.random() < 0.7 else said
+        inside = inside["given"] if inside.get("given") and chance.random() < 0.4 else inside
+        inside[chance.choice([key for key in inside if key != "crc"])] = chance.choice(JUNK)
+        said["crc"] = said.pop("crc")
+        verdict = judge.validate(resealed([*lines[:at], json.dumps(said), *lines[at + 1 :]]))
+        kinds[verdict.first_illegal.kind if verdict.first_illegal is not None else "well"] += 1
+    assert kinds["damaged"] > 10 and len(kinds) > 3, kinds
 
 
 def test_the_first_of_several_faults_is_the_one_that_is_told(judge: Validator, lines: list[str]) -> None:
