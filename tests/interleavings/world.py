@@ -6,6 +6,7 @@ acquired.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -258,7 +259,8 @@ class World:
         answer = self.manager.match(keys)
         if answer.plan is not None:
             ticket = self.manager.load_begin(answer.plan)
-            ticket.abort()
+            with contextlib.suppress(Refused):  # another may have aborted it already
+                ticket.abort()
             for kind in self.manager.core.kinds:
                 self.scheduler.switch("late bytes")
                 slots = ticket.all_slots(kind)
