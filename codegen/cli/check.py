@@ -33,7 +33,7 @@ from ...spec.checking.hunt import TooLargeError
 from ...spec.checking.limits import Limits, Progress
 from ...spec.checking.proof import prove
 from ...spec.language.load import Spec, resized
-from ...spec.language.problems import SpecError, closest, render_all
+from ...spec.language.problems import Problem, SpecError, closest, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
 from ..story_pytest import model_only
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except Misuse as error:
         print(error, file=sys.stderr)
         return 2
-    return _check(args, loaded.spec, protocols, settings)
+    return _check(args, loaded.spec, protocols, settings, loaded.sources)
 
 
 class Misuse(Exception):
@@ -172,10 +172,17 @@ def _sized(spec: Spec, protocol: Protocol, asked: Mapping[str, int], *, deep: bo
 # Checking.
 
 
-def _check(args: argparse.Namespace, spec: Spec, protocols: Sequence[Protocol], settings: _Settings) -> int:
+def _check(
+    args: argparse.Namespace,
+    spec: Spec,
+    protocols: Sequence[Protocol],
+    settings: _Settings,
+    sources: Mapping[str, str],
+) -> int:
     table = Table(protocols)
     rows: list[Row] = []
     mutants: list[Mutant] = []
+    wrong: list[Problem] = []
     stopped = False
     if not args.json:
         print(table.head())
@@ -188,13 +195,15 @@ def _check(args: argparse.Namespace, spec: Spec, protocols: Sequence[Protocol], 
                 raise KeyboardInterrupt
         if args.mutants:
             mutants.extend(check_mutants.hunted(spec, protocols, whole=not args.protocols))
+            wrong = check_mutants.wrong_marks(spec, protocols, not args.protocols, mutants)
     except KeyboardInterrupt:
         stopped = True
     except TooLargeError as error:
         print(f"kvfsm check: {error}\n  fix: lower its bounds for the hunt, with --bound", file=sys.stderr)
         return 1
     written = _write(args.out, rows, spec) if args.out is not None else []
-    ok = not stopped and all(row.report.ok for row in rows) and not any(mutant.is_hole for mutant in mutants)
+    caught = not wrong and not any(mutant.is_hole for mutant in mutants)
+    ok = not stopped and caught and all(row.report.ok for row in rows)
     if args.json:
         print(json.dumps({"ok": ok, "protocols": [data(row, _of(row.protocol, mutants)) for row in rows],
                           "machine_mutants": _of(None, mutants)}))
@@ -202,6 +211,8 @@ def _check(args: argparse.Namespace, spec: Spec, protocols: Sequence[Protocol], 
         _print_details(rows, spec)
         if mutants:
             print("\n" + "\n".join(check_mutants.lines(mutants)))
+    if wrong:
+        print("\n" + render_all(wrong, sources), file=sys.stderr)
     for line in written:
         print(line, file=sys.stderr)
     if stopped:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...spec.checking.hunt import KILLED, SURVIVES, Catch, hunt
+from ...spec.checking.hunt import KILLED, SAME, SURVIVES, Catch, equivalents, hunt
 from ...spec.checking.mutants import MachineFault, ProtocolFault, machine_faults, protocol_faults
 from ...spec.language.load import Spec
+from ...spec.language.model import Equivalent
 from ...spec.language.narrowing import with_event
+from ...spec.language.problems import Problem, closest
 from ...spec.language.protocol import Protocol, ProtocolMutant
 
 
@@ -21,11 +23,13 @@ class Mutant:
     owner: str | None
     declared: bool  # a protocol names it itself, and then it must be killed
     catch: Catch
+    equivalent: Equivalent | None  # what the spec says of it
 
     @property
     def is_hole(self) -> bool:
-        """Whether no property notices something that it changes."""
-        return self.catch.outcome == SURVIVES or (self.declared and self.catch.outcome != KILLED)
+        """Whether no property notices it, although it is a fault."""
+        excused = self.equivalent is not None and not self.declared and self.catch.outcome in (SAME, SURVIVES)
+        return self.catch.outcome != KILLED and not excused
 
 
 def hunted(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> Iterator[Mutant]:
@@ -44,13 +48,34 @@ def hunted(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> Iterator[Muta
     if whole:
         made += [(None, False, fault) for machine in (*spec.machines, *spec.protocol_machines)
                  for fault in machine_faults(machine)]
+    said = _said(spec, chosen, whole)
     catches = hunt(chosen, [fault for _, _, fault in made])
     for number, ((owner, declared, fault), catch) in enumerate(zip(made, catches, strict=True), 1):
         if sys.stderr.isatty():
             print(f"\r\x1b[K[{number}/{len(made)}] {fault.name}", end="", file=sys.stderr, flush=True)
-        yield Mutant(owner, declared, catch)
+        yield Mutant(owner, declared, catch, said.get(fault.name))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def wrong_marks(spec: Spec, chosen: Sequence[Protocol], whole: bool, mutants: Sequence[Mutant]) -> list[Problem]:
+    """Entries of ``equivalent:`` that name no fault, or one that a property does notice."""
+    outcomes = {mutant.catch.name: mutant.catch for mutant in mutants if not mutant.declared}
+    problems = []
+    for name, mark in _said(spec, chosen, whole).items():
+        catch = outcomes.get(name)
+        if catch is None:
+            known = [other.removeprefix(name.removesuffix(mark.fault)) for other in outcomes]
+            text = f"'equivalent' names '{mark.fault}', which is no fault that a hunt makes"
+            problems.append(Problem("E423", mark.at, text, closest(mark.fault, known, "remove it, or name one")))
+        elif catch.outcome == KILLED:
+            text = f"'{mark.fault}' is called equivalent, but {catch.protocol}.{catch.by} notices it"
+            problems.append(Problem("E423", mark.at, text, "remove it: it is a fault, and it is caught"))
+    return problems
+
+
+def _said(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> dict[str, Equivalent]:
+    return equivalents((*spec.machines, *spec.protocol_machines) if whole else (), chosen)
 
 
 def lines(mutants: Sequence[Mutant]) -> Iterable[str]:
@@ -60,8 +85,8 @@ def lines(mutants: Sequence[Mutant]) -> Iterable[str]:
         yield f"{mutant.catch.name:{width}}  {_outcome(mutant)}"
     killed = sum(mutant.catch.outcome == KILLED for mutant in mutants)
     holes = sum(mutant.is_hole for mutant in mutants)
-    same = len(mutants) - killed - holes
-    yield f"{len(mutants)} mutants: {killed} killed, {same} without effect, {holes} not noticed"
+    excused = len(mutants) - killed - holes
+    yield f"{len(mutants)} mutants: {killed} killed, {excused} equivalent, {holes} not noticed"
 
 
 def data(mutant: Mutant) -> dict[str, Any]:
@@ -75,6 +100,7 @@ def data(mutant: Mutant) -> dict[str, Any]:
         "by": catch.by,
         "protocol": catch.protocol,
         "depth": catch.depth,
+        "equivalent": mutant.equivalent.reason if mutant.equivalent is not None else None,
     }
 
 
@@ -83,7 +109,9 @@ def _outcome(mutant: Mutant) -> str:
     if catch.outcome == KILLED:
         steps = f" in {catch.depth} steps" if catch.depth is not None else ""
         return f"killed by {catch.protocol}.{catch.by}{steps}"
-    return "NOT NOTICED" if mutant.is_hole else "without effect: no run comes to it"
+    if mutant.is_hole or mutant.equivalent is None:
+        return f"NOT NOTICED, {catch.outcome}"
+    return f"equivalent, {catch.outcome}: {mutant.equivalent.reason}"
 
 
 def _declared(protocol: Protocol, mutant: ProtocolMutant) -> ProtocolFault:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..language.expressions import Expr
 from .explore import Exploration, transitions_of, truth_of
 from .system import Promise
 
@@ -95,7 +96,7 @@ class _Graph:
     def size(self) -> int:
         return self.exploration.states
 
-    def truth(self, expr: object) -> Flags:
+    def truth(self, expr: Expr) -> Flags:
         return truth_of(self.exploration, expr)
 
     def reached(self, starts: Flags, inside: Flags) -> Flags:
@@ -156,7 +157,8 @@ class _Graph:
                 good &= ~flags
             if good.any():
                 first = members[good[labels]][0]
-                return label == label[first]
+                found: Flags = label == label[first]
+                return found
             # Where only a strongly fair step is starved, a smaller loop may avoid the states where it is possible.
             again = fair & ~good
             if again.any():
@@ -214,9 +216,10 @@ class _Graph:
                 continue
             detour = self._walk(now, loop, lambda state, p=possible: not p[state])  # type: ignore[misc]
             by_step = self._walk_by(now, loop, frozenset(group))
-            choices = [way for way in (detour if group not in promise.strong else None, by_step) if way is not None]
+            ways = (by_step,) if group in promise.strong else (by_step, detour)
+            choices = sorted((way for way in ways if way is not None), key=lambda way: len(way))
             assert choices, "the loop is fair"
-            round_ += min(choices, key=len)
+            round_ += choices[0]
         if round_ and round_[-1][1] != entry:
             back = self._walk(round_[-1][1], loop, lambda state: state == entry)
             assert back is not None, "a strong component"

@@ -526,7 +526,8 @@ def _without_dead_parts(system: System) -> System:
 
         return folded(rewritten(expr, rule))
 
-    commands, numbers = [], {}
+    commands: list[Command] = []
+    numbers: dict[int, int] = {}  # of the commands that stay: old -> new
     for index, command in enumerate(system.commands):
         guard = conjuncts(both(map(small, command.guard)))
         if FALSE not in guard and _possible(guard, known):

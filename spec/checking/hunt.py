@@ -2,8 +2,10 @@
 
 A fault of a machine is looked for in every protocol that fires the event, the smallest first; a fault of a protocol in
 that protocol. It is *killed* by the first property that breaks: an ``always``, a deadlock, a ``sometimes`` that is no
-longer met, a promise. One that changes no word and no state anywhere is *without effect*: the part that it took away
-decides nothing that a run meets. Everything else *survives*, and is a hole in the properties.
+longer met, a promise. One that changes no state anywhere is *without effect*: the part that it took away decides
+nothing that a run meets. One that changes states and breaks nothing in any *survives*. Both are holes in the
+properties, unless the spec lists them under ``equivalent:`` with a reason. With too many states to look at, a fault is
+*undecided*.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..language.model import Event
+from ..language.model import Equivalent, Event, Machine
 from ..language.protocol import Protocol
-from .explore import Exploration, Limits, explore
+from .exploration import VIOLATED, Exploration
+from .explore import Limits, explore
 from .fairness import check_promises
 from .grounding import ground
 from .mutants import MachineFault, ProtocolFault
 from .system import System
 
-KILLED, SAME, SURVIVES = "killed", "without effect", "survives"
+KILLED, SAME, SURVIVES, UNDECIDED = "killed", "without effect", "survives", "undecided"
 STATES_MAX = 1_000_000  # a mutant that has more is not decided
 
 
@@ -33,7 +36,7 @@ class Catch:
     """
 
     name: str
-    outcome: str  # KILLED | SAME | SURVIVES
+    outcome: str  # KILLED | SAME | SURVIVES | UNDECIDED
     protocol: str | None
     by: str | None
     depth: int | None
@@ -55,6 +58,12 @@ def hunt(protocols: Sequence[Protocol], faults: Iterable[MachineFault | Protocol
         yield search.of_machine(fault) if isinstance(fault, MachineFault) else search.of_protocol(fault)
 
 
+def equivalents(machines: Iterable[Machine], protocols: Iterable[Protocol]) -> dict[str, Equivalent]:
+    """What the spec says is no fault, by the names that faults have in a hunt."""
+    found = {f"{machine.name}.{item.fault}": item for machine in machines for item in machine.equivalent}
+    return found | {f"{protocol.name} {item.fault}": item for protocol in protocols for item in protocol.equivalent}
+
+
 class TooLargeError(Exception):
     """A protocol is not explored in full within the bounds of a hunt."""
 
@@ -65,40 +74,46 @@ class _Hunt:
         self.protocols = sorted(protocols, key=lambda protocol: self.right[protocol.name].found.states)
 
     def of_machine(self, fault: MachineFault) -> Catch:
-        same = True
+        worst = Catch(fault.name, SAME, None, None, None)
         for protocol in self.protocols:
             faulty = fault.events_in(protocol)
-            if not faulty:
-                continue
-            catch, changed = self._look(fault.name, protocol, faulty)
-            if catch is not None:
-                return catch
-            same = same and not changed
-        return Catch(fault.name, SAME if same else SURVIVES, None, None, None)
+            if faulty:
+                catch = self._look(fault.name, protocol, faulty)
+                if catch.outcome == KILLED:
+                    return catch
+                if worst.outcome == SAME or catch.outcome == UNDECIDED:
+                    worst = catch
+        return worst
 
     def of_protocol(self, fault: ProtocolFault) -> Catch:
-        catch, changed = self._look(fault.name, fault.protocol, {})
-        return catch or Catch(fault.name, SURVIVES if changed else SAME, None, None, None)
+        return self._look(fault.name, fault.protocol, {})
 
-    def _look(self, name: str, protocol: Protocol, faulty: Mapping[str, Event]) -> tuple[Catch | None, bool]:
-        """The catch, if any, and whether the fault changed anything."""
+    def _look(self, name: str, protocol: Protocol, faulty: Mapping[str, Event]) -> Catch:
+        """What became of a fault in one protocol."""
+
+        def caught(by: str, depth: int | None = None) -> Catch:
+            return Catch(name, KILLED, protocol.name, by, depth)
+
+        def missed(outcome: str) -> Catch:
+            return Catch(name, outcome, protocol.name, None, None)
+
         right = self.right[protocol.name]
         system = ground(protocol, faulty)
         if right.is_same(system):
-            return None, False
+            return missed(SAME)
         found = explore(system, engine="numpy", limits=Limits(states=STATES_MAX), stop_at_first=True)
         if found.violations:
             claim, index = min(found.violations.items(), key=lambda item: item[1])
-            return Catch(name, KILLED, protocol.name, claim, len(found.path(index))), True
+            return caught(claim, len(found.path(index)))
         if not found.complete:
-            return None, True
-        missed = [n for n, verdict in found.verdicts().items() if verdict == "violated"]
-        if missed:
-            return Catch(name, KILLED, protocol.name, missed[0], None), True
-        broken = [n for n, lasso in check_promises(found).items() if lasso is not None]
+            return missed(UNDECIDED)
+        unmet = [claim for claim, verdict in found.verdicts().items() if verdict == VIOLATED]
+        if unmet:
+            return caught(unmet[0])
+        broken = [promise for promise, lasso in check_promises(found).items() if lasso is not None]
         if broken:
-            return Catch(name, KILLED, protocol.name, broken[0], None), True
-        return None, not right.reaches_the_same(found)
+            return caught(broken[0])
+        return missed(SAME if right.reaches_the_same(found) else SURVIVES)
 
 
 @dataclass(frozen=True, slots=True)

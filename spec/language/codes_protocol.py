@@ -126,4 +126,10 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
         "decided by then is unknown, which is no pass. States grow fast with every slot, copy and bit.",
         "bounds: {slots: 9, readers: 9}    # wrong\nbounds: {slots: 2, readers: 2}    # right",
     ),
+    "E423": CodeInfo(
+        "an equivalent fault that is a fault",
+        "'equivalent:' lists small faults that no property can notice because they are none. `kvfsm check --mutants` makes "
+        "each; one that it does not know, or that a property does notice, must not stand there.",
+        'equivalent: {"reader.use: guard dropped": "..."}    # wrong where the step has no guard',
+    ),
 }
