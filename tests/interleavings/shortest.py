@@ -31,6 +31,26 @@ def shortest(scenario: Scenario, found: Exploration, most: int = 2_000, until: U
     return scenario.run(needed(outcome.steps))
 
 
+def check(
+    begin: str, names: Sequence[str], setting: Setting | None = None, *, bound: int | None = None
+) -> Exploration:
+    """Every schedule, or every one within a bound, goes well.
+
+    Raises:
+        AssertionError: one does not; the message has the shortest schedule's story and a test that replays it. Or the
+            exploration is not complete.
+    """
+    scenario = Scenario(begin, names, setting)
+    explored = explore(scenario.run, bound=bound)
+    if explored.wrong:
+        least = shortest(scenario, explored)
+        text = as_test("replayed", begin, names, setting or Setting(), least)
+        raise AssertionError(f"{begin}: {', '.join(names)}: {explored}\n{story(least)}\n\n{text}")
+    assert explored.complete, explored
+    assert explored.bound == bound
+    return explored
+
+
 def needed(steps: Sequence[Step]) -> list[int]:
     """The choices without those at the end that a run makes by itself."""
     choices = [step.chosen for step in steps]

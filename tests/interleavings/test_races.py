@@ -11,8 +11,9 @@ from kvfsm.runtime.errors import Refused
 from .doubles import SplitStore
 from .exploring import Outcome, explore
 from .operations import void
-from .runs import every, once
+from .runs import once
 from .scheduler import Pick, Scheduler, preemptions
+from .shortest import check
 from .world import Setting, World, quiet
 
 RACES = {
@@ -27,18 +28,14 @@ RACES = {
 
 @pytest.mark.parametrize("name", RACES)
 def test_a_known_race_is_gone(name: str) -> None:
-    explored = every(*RACES[name])
-    print(explored)
-    assert (explored.complete, explored.wrong) == (True, ())
+    print(check(*RACES[name]))
 
 
 @pytest.mark.parametrize("names", [("fill q end", "load p"), ("abandon", "load p")])
 def test_index_keys_loaded_beside_packed_kv_are_of_its_version(names: tuple[str, str]) -> None:
     begin = "p packed lossy" if names[0] == "fill q end" else "p packed"
     slots = 3 if names[0] == "fill q end" else 4
-    explored = every(begin, names, Setting(slots=slots))
-    print(explored)
-    assert (explored.complete, explored.wrong) == (True, ())
+    print(check(begin, names, Setting(slots=slots)))
 
 
 def test_bytes_that_come_to_the_store_after_a_reset_are_dropped() -> None:

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from .runs import every
+from .shortest import check
 from .world import WITH_BLOCKS, WITH_ONE_KIND, Setting
 
 SMALL = Setting(WITH_ONE_KIND, store="none")
@@ -33,9 +34,7 @@ SKIPPED_UNLESS_LONG = {BOUNDED[6], BOUNDED[7], BOUNDED[8]}
     ids=", ".join,
 )
 def test_every_schedule_of_short_triples_keeps_what_must_hold(names: tuple[str, ...]) -> None:
-    explored = every("p", names, SMALL)
-    print(explored)
-    assert (explored.complete, explored.bound, explored.wrong) == (True, None, ())
+    print(check("p", names, SMALL))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +44,7 @@ def test_every_schedule_of_short_triples_keeps_what_must_hold(names: tuple[str, 
 def test_every_schedule_of_a_triple_with_one_preemption_keeps_what_must_hold(
     begin: str, names: tuple[str, ...]
 ) -> None:
-    explored = every(begin, names, Setting(WITH_BLOCKS), bound=1)
-    print(explored)
-    assert (explored.complete, explored.bound, explored.wrong) == (True, 1, ())
+    print(check(begin, names, Setting(WITH_BLOCKS), bound=1))
 
 
 @pytest.mark.long
@@ -55,17 +52,13 @@ def test_every_schedule_of_a_triple_with_one_preemption_keeps_what_must_hold(
 def test_every_schedule_of_a_triple_with_two_preemptions_keeps_what_must_hold(
     begin: str, names: tuple[str, ...]
 ) -> None:
-    explored = every(begin, names, Setting(WITH_BLOCKS), bound=2)
-    print(explored)
-    assert (explored.complete, explored.bound, explored.wrong) == (True, 2, ())
+    print(check(begin, names, Setting(WITH_BLOCKS), bound=2))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("names", list(itertools.combinations_with_replacement((*SHORT, "take q"), 3)), ids=", ".join)
 def test_every_schedule_of_every_triple_keeps_what_must_hold(names: tuple[str, ...]) -> None:
-    explored = every("p", names, SMALL)
-    print(explored)
-    assert (explored.complete, explored.bound, explored.wrong) == (True, None, ())
+    print(check("p", names, SMALL))
 
 
 def test_a_limit_that_is_reached_is_said() -> None:

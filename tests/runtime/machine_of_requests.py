@@ -1,0 +1,420 @@
+"""Interleaved requests on one manager, step by step, against an oracle that knows prompts and nothing else.
+
+The oracle computes each slot's bytes from the tokens before it. Whatever a lease or a live request reads is exactly
+that, or marked as not exact and then what a lossy packing makes of it; everything else is refused. Steps and their
+arguments print as code, so that a failure can be pasted into a test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.answers import Answer
+from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.fill import Fill
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.lease import Lease
+from kvfsm.runtime.loading import Ticket
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.store import EpochEnded, Found, Item, ObjectId, Verdict
+
+PAGED = ("compressed_kv", "indexer_state")
+GRANULES = 4
+PROMPTS = st.integers(0, 2)
+COUNTS = st.integers(1, 3)
+
+
+@cache
+def tokens(granule: int, prompt: int) -> Any:
+    """Three prompts in a tree: the others share two granules, or one, with the first."""
+    shared = (0, 2, 1)[prompt]
+    first = np.random.default_rng(0).integers(0, 256, GRANULES * granule + 1)
+    own = np.random.default_rng(prompt).integers(0, 256, GRANULES * granule + 1)
+    return np.concatenate((first[: shared * granule], own[shared * granule :]))
+
+
+@cache
+def expected(profile: str, kind: str, prefix: bytes) -> Any:
+    """Bytes of a slot of a kind whose tokens so far are ``prefix``; small ones, so that floats are finite."""
+    seed = int.from_bytes(hashlib.sha256(kind.encode() + prefix).digest()[:8], "big")
+    size = PROFILES[profile].layouts[kind].slot_bytes
+    return np.random.default_rng(seed).integers(1, 0x40, size, np.uint8)
+
+
+@cache
+def rounded(profile: str, prefix: bytes) -> Any:
+    """The bytes of compressed KV after one lossy packing."""
+    backend, layout = NumpyBackend(), PROFILES[profile].layouts["compressed_kv"]
+    return backend.expand(layout, backend.pack(layout, expected(profile, "compressed_kv", prefix)[None], True))[0]
+
+
+class DictStore:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
+        self.epoch = 1
+
+    def contains(self, ids: Sequence[ObjectId]) -> Any:
+        return np.array([one in self.objects for one in ids], bool)
+
+    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
+        self.put_many([Item(id, payload, meta)], at_epoch=at_epoch)
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        if at_epoch not in (None, self.epoch):
+            raise EpochEnded("late")
+        for item in items:
+            self.objects[item.id] = bytes(item.payload), dict(item.meta)
+        return len(items)
+
+    def get(self, id: ObjectId, into: Any) -> Found:
+        if id not in self.objects:
+            return Found(Verdict.MISS)
+        payload, meta = self.objects[id]
+        into[:] = np.frombuffer(payload, np.uint8)
+        return Found(Verdict.OK, meta, len(payload))
+
+    def reset(self) -> int:
+        self.objects.clear()
+        self.epoch += 1
+        return self.epoch
+
+    def usage(self) -> Any:
+        return len(self.objects)
+
+    def close(self) -> None:
+        self.objects.clear()
+
+
+class Requests(RuleBasedStateMachine):
+    """Steps of several requests that are open at once. Subclasses say of which model and manager."""
+
+    profile = "tiny_gpt_oss"
+    make: type[Manager] = Manager
+    reached: ClassVar[Counter[str]] = Counter()  # what the steps of all runs came to, to see that they come to much
+
+    answers: Bundle[tuple[int, Answer]] = Bundle("answers")
+    leases: Bundle[tuple[int, Lease | None]] = Bundle("leases")
+    fills: Bundle[tuple[int, Fill | None]] = Bundle("fills")
+    tickets: Bundle[tuple[int, Ticket | None]] = Bundle("tickets")
+    rows: Bundle[tuple[int, int]] = Bundle("rows")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = PROFILES[self.profile]
+        self.granule = self.model.granule
+        self.manager = self.make(
+            self.model, dict.fromkeys(self.model.kinds, 9), NumpyBackend(), store=DictStore(), cold=4, rows=3
+        )
+        self.keys = [self.manager.keys(tokens(self.granule, prompt)) for prompt in range(3)]
+        self.published: set[bytes] = set()  # prefixes published in this epoch, or by a live request in any
+        self.device_reads = True
+        self.open: dict[int, tuple[int, Lease]] = {}  # lease number -> prompt, lease
+        self.live: dict[int, int] = {}  # row -> prompt
+
+    @initialize(counts=st.tuples(*[st.sampled_from([3, 2, 1, 0])] * 3), taken=st.sampled_from([False, False, True]))
+    def begin(self, counts: tuple[int, ...], taken: bool) -> None:
+        """Some granules of each prompt are published; ``taken``: and then evicted, so that the store alone has them."""
+        for prompt, count in enumerate(counts):
+            if count:
+                self.end_fill(self.append(prompt, 0, count), True)
+        if taken:
+            self.evict("all", 99)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    @rule(target=answers, prompt=PROMPTS, at_most=st.sampled_from([None, None, 2]))
+    def match(self, prompt: int, at_most: int | None) -> tuple[int, Answer]:
+        """What is found was published."""
+        limit = None if at_most is None else at_most * self.granule
+        answer = self.manager.match(self.keys[prompt], at_most=limit)
+        self.check_known(prompt, answer.now)
+        return prompt, answer
+
+    @rule(target=leases, answer=answers)
+    def acquire(self, answer: tuple[int, Answer]) -> tuple[int, Lease | None]:
+        """Of an answer of any age; if that is refused, then of a fresh one."""
+        try:
+            lease = self.manager.acquire(answer[1])
+        except Refused as refused:
+            self.reached[f"acquire {refused.refusal.name}"] += 1
+            return self.take(answer[0])
+        self.reached["acquire"] += 1
+        self.open[lease.lease_id] = answer[0], lease
+        return answer[0], lease
+
+    @rule(target=leases, prompt=PROMPTS)
+    def take(self, prompt: int) -> tuple[int, Lease | None]:
+        """A fresh hit is there to be acquired."""
+        answer = self.manager.match(self.keys[prompt])
+        if not answer.now:
+            return prompt, None
+        lease = self.manager.acquire(answer)
+        self.open[lease.lease_id] = prompt, lease
+        return prompt, lease
+
+    @rule(prompt=PROMPTS, other=PROMPTS)
+    def read_both(self, prompt: int, other: int) -> None:
+        """Two requests that need the same length."""
+        answer = self.manager.match_shared([(self.keys[prompt], None), (self.keys[other], None)])
+        if answer.now:
+            self.reached["shared"] += 1
+            for which, lease in zip((prompt, other), self.manager.acquire_all(answer), strict=True):
+                self.check_bytes(which, lease)
+                self.manager.release(lease)
+
+    @rule(lease=consumes(leases), parked=st.booleans(), device_reads=st.booleans())
+    def release(self, lease: tuple[int, Lease | None], parked: bool, device_reads: bool) -> None:
+        """At once, or when the device has ended its reads."""
+        self.device_reads = device_reads
+        if lease[1] is not None and self.open.pop(lease[1].lease_id, None) is not None:
+            self.reached["parked" if parked and device_reads else "released"] += 1
+            self.manager.release(lease[1], done=(lambda: not self.device_reads) if parked else None)
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    @rule(target=fills, prompt=PROMPTS, start=st.integers(0, GRANULES - 1), count=COUNTS)
+    def append(self, prompt: int, start: int, count: int) -> tuple[int, Fill | None]:
+        """Reserve and write granules from ``start`` on."""
+        try:
+            fill = self.manager.reserve(self.keys[prompt], start, min(GRANULES, start + count))
+        except Refused:
+            return prompt, None
+        for kind in fill.kinds:
+            self.write(prompt, kind, fill.places[kind].tolist(), fill.slots[kind])
+        return prompt, fill
+
+    @rule(fill=consumes(fills), publish=st.booleans())
+    def end_fill(self, fill: tuple[int, Fill | None], publish: bool) -> None:
+        """Publish it, or give it up: also where the chain before it is gone."""
+        prompt, one = fill
+        if one is None:
+            return
+        try:
+            if publish:
+                self.manager.publish(one)
+                self.reached["published"] += 1
+                places = range(one.start, one.stop)
+                self.published |= {self.prefix(prompt, "compressed_kv", place) for place in places}
+                return
+        except Refused as refused:
+            self.reached[f"publish {refused.refusal.name}"] += 1
+        self.manager.abandon(one)
+
+    @rule(target=rows, lease=leases, granules=st.integers(0, GRANULES - 1), more=st.integers(0, 9))
+    def admit(self, lease: tuple[int, Lease | None], granules: int, more: int) -> tuple[int, int]:
+        """A live request, on a lease if that is held still."""
+        prompt, reused = lease
+        length = max(1, min(granules * self.granule + more, GRANULES * self.granule))
+        if reused is not None and reused.lease_id not in self.open:
+            reused = None
+        try:
+            row = self.manager.requests.admit(max(length, reused.length if reused is not None else 1), lease=reused)
+        except Refused:
+            return -1, prompt
+        if reused is not None:
+            del self.open[reused.lease_id]
+        self.reached["admitted" if reused is None else "admitted on a lease"] += 1
+        self.live[row] = prompt
+        return row, prompt
+
+    @rule(row=rows, forth=st.integers(0, 9), back=st.integers(0, 2), end=st.booleans())
+    def decode(self, row: tuple[int, int], forth: int, back: int, end: bool) -> None:
+        """Some tokens forth, some back, and then perhaps up to the end of the granule and found by others."""
+        number, prompt = row
+        requests = self.manager.requests
+        if self.live.get(number) != prompt:
+            return
+        try:
+            self.step(number, forth)
+            if back:
+                requests.rollback(number, max(1, int(requests.tokens[number]) - back))
+                self.reached["rolled back"] += 1
+            if end:
+                self.step(number, -int(requests.tokens[number]) % self.granule)
+                self.write_row(number, prompt)
+                self.reached["row published"] += bool(requests.publish(number, self.keys[prompt]))
+                whole = range(int(requests.tokens[number]) // self.granule)
+                self.published |= {self.prefix(prompt, "compressed_kv", place) for place in whole}
+        except Refused as refused:
+            self.reached[f"decode {refused.refusal.name}"] += 1
+
+    @rule(row=consumes(rows))
+    def finish(self, row: tuple[int, int]) -> None:
+        """The request ends."""
+        if self.live.get(row[0]) == row[1]:
+            self.manager.requests.finish(row[0])
+            del self.live[row[0]]
+
+    # ---- what the cache does ---------------------------------------------------------------------------------------
+
+    @rule(kind=st.sampled_from(["all", *PAGED, "uncompressed_tail", "swa_window"]), count=COUNTS)
+    def evict(self, kind: str, count: int) -> None:
+        """Some slots of a kind, or all that nobody holds."""
+        for one in self.model.kinds:
+            if kind in ("all", one):
+                self.reached["evicted"] += bool(self.manager.evict(one, 99 if kind == "all" else count))
+
+    @rule(prompt=PROMPTS, start=st.integers(0, 2), lossy=st.booleans(), expand=st.booleans())
+    def pack(self, prompt: int, start: int, lossy: bool, expand: bool) -> None:
+        """The end of a chain; ``expand``: and then expand and read it."""
+        try:
+            done = self.manager.pack(self.keys[prompt], start, lossy=lossy)
+        except Refused:
+            return
+        self.reached["packed with loss" if lossy else "packed"] += bool(done)
+        if expand:
+            self.load(prompt)
+            self.read_both(prompt, prompt)
+
+    @rule(prompt=PROMPTS)
+    def load(self, prompt: int) -> None:
+        """What is packed or stored, in one go."""
+        answer = self.manager.match(self.keys[prompt])
+        if answer.plan is not None:
+            try:
+                answer = self.manager.load(answer.plan)
+            except Refused:
+                return
+            self.reached["loaded"] += bool(answer.now)
+            self.check_known(prompt, answer.now)
+
+    @rule(target=tickets, prompt=PROMPTS)
+    def begin_load(self, prompt: int) -> tuple[int, Ticket | None]:
+        """Of what is packed or stored now."""
+        return self.begin_planned((prompt, self.manager.match(self.keys[prompt])))
+
+    @rule(target=tickets, answer=answers)
+    def begin_planned(self, answer: tuple[int, Answer]) -> tuple[int, Ticket | None]:
+        """Of a plan of any age."""
+        if answer[1].plan is None:
+            return answer[0], None
+        try:
+            return answer[0], self.manager.load_begin(answer[1].plan)
+        except Refused:
+            return answer[0], None
+
+    @rule(ticket=tickets, ok=st.sampled_from([True, True, False]))
+    def end_load(self, ticket: tuple[int, Ticket | None], ok: bool) -> None:
+        """All bytes are there, or it fails."""
+        one = ticket[1]
+        if one is None or one.state not in ("open", "aborted"):
+            return
+        self.reached[f"{one.state}, then {'done' if ok else 'failed'}"] += 1
+        if one.state == "open" and ok:
+            ok = self.manager.loader._transfer(one)
+            for kind in self.manager.core.paged if ok else ():
+                if len(one.all_slots(kind)):
+                    for _ in self.model.layouts[kind].layers:
+                        one.land(kind)
+        one.done(ok)
+
+    @rule(ticket=tickets, late=st.booleans(), quiesce=st.booleans())
+    def abort(self, ticket: tuple[int, Ticket | None], late: bool, quiesce: bool) -> None:
+        """The owner goes; perhaps bytes arrive still, and perhaps they are known to have stopped."""
+        one = ticket[1]
+        if one is None or one.state not in ("open", "aborted"):
+            return
+        self.reached[f"abort what is {one.state}"] += 1
+        if one.state == "open":
+            one.abort()
+        if late:
+            for batch in one.batches:
+                self.write(ticket[0], batch.kind, batch.places.tolist(), batch.slots)
+        if quiesce:
+            one.quiesce()
+
+    @rule(prompt=PROMPTS, start=st.integers(0, 2), reset=st.sampled_from([False, False, True]))
+    def forget(self, prompt: int, start: int, reset: bool) -> None:
+        """The end of a chain, or everything: nothing that was published before a reset is found again."""
+        if not reset:
+            self.manager.expire(self.keys[prompt], start)
+            return
+        self.manager.reset()
+        self.published.clear()
+
+    # ---- what must hold --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_audit_is_clean(self) -> None:
+        """Conservation, freedom, leases, the index."""
+        violations = self.manager.audit().violations
+        assert violations == (), violations
+
+    @invariant()
+    def all_read_their_own_bytes(self) -> None:
+        """Open leases, and granules that live requests share with the cache."""
+        for prompt, lease in self.open.values():
+            self.check_bytes(prompt, lease)
+        requests = self.manager.requests
+        for row, prompt in self.live.items():
+            shared = int(requests._shared[row])
+            for kind in PAGED if shared else ():
+                if kind in self.model.kinds:
+                    slots = requests.table(kind, [row])[0][:shared]
+                    self.compare(prompt, kind, range(shared), slots, exact=not requests._lossy[row])
+
+    def check_known(self, prompt: int, length: int) -> None:
+        """What is found was published since the last reset."""
+        for place in range(length // self.granule):
+            assert self.prefix(prompt, "compressed_kv", place) in self.published, f"granule {place} is found"
+
+    def check_bytes(self, prompt: int, lease: Lease) -> None:
+        """Every byte that a lease reads."""
+        self.reached["read exact" if lease.exact else "read not exact"] += 1
+        for kind, slots in lease.slots.items():
+            places = self.manager.core.places(kind, lease.length // self.granule).tolist()
+            self.compare(prompt, kind, places, slots, exact=lease.exact)
+
+    def compare(self, prompt: int, kind: str, places: Sequence[int], slots: Any, *, exact: bool) -> None:
+        """Bytes of some slots."""
+        arena = self.manager.core.pools[kind].arena.bytes
+        for place, slot in zip(places, slots.tolist(), strict=True):
+            prefix = self.prefix(prompt, kind, place)
+            right = np.array_equal(arena[slot], expected(self.profile, kind, prefix))
+            if not right and kind == "compressed_kv" and not exact:
+                right = np.array_equal(arena[slot], rounded(self.profile, prefix))
+            assert right, f"prompt {prompt} reads other bytes of {kind} at {place}"
+
+    def step(self, row: int, count: int) -> None:
+        """Decode tokens up to the end of the prompt."""
+        for _ in range(count):
+            if self.manager.requests.tokens[row] < GRANULES * self.granule:
+                self.manager.requests.step([row])
+
+    def write_row(self, row: int, prompt: int) -> None:
+        """What decoding leaves in whole granules, and at the boundary."""
+        requests = self.manager.requests
+        whole, shared = int(requests.tokens[row]) // self.granule, int(requests._shared[row])
+        for kind in self.model.kinds:
+            if kind in PAGED:
+                self.write(prompt, kind, range(shared, whole), requests.table(kind, [row])[0][shared:whole])
+            elif kind == "uncompressed_tail":
+                self.write(prompt, kind, [whole], requests._tail[row : row + 1])
+            elif self.model.window_block is None:
+                self.write(prompt, kind, [whole], requests._ring[row, :1])
+            else:
+                held = requests._ring_block[row] >= 0
+                self.write(prompt, kind, requests._ring_block[row][held].tolist(), requests._ring[row][held])
+
+    def write(self, prompt: int, kind: str, places: Sequence[int], slots: Any) -> None:
+        """What computing the model would leave."""
+        arena = self.manager.core.pools[kind].arena.bytes
+        for place, slot in zip(places, slots.tolist(), strict=True):
+            arena[slot] = expected(self.profile, kind, self.prefix(prompt, kind, place))
+
+    def prefix(self, prompt: int, kind: str, place: int) -> bytes:
+        """Tokens that a slot's bytes depend on."""
+        block = self.model.window_block if kind == "swa_window" else None
+        end = (place + (kind in PAGED)) * self.granule if block is None else (place + 1) * block
+        return bytes(tokens(self.granule, prompt)[:end].astype(np.uint8))
