@@ -30,6 +30,7 @@ from .system import Claim, Promise, System
 
 __all__ = ["HOLDS", "UNKNOWN", "VIOLATED", "Finding", "Report", "check_protocol", "too_large", "with_proofs"]
 
+BITS_MAX = 512  # of a state; one that is wider has more states than any search sees, and takes long to lay flat
 EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
 
 
@@ -113,6 +114,8 @@ def check_protocol(
         The report; after Ctrl-C, what was known by then.
 
     """
+    if _bits(protocol) > BITS_MAX:
+        return _unsearched(protocol, engine)
     started = time.perf_counter()
     system = ground(protocol, faulty)
     notes: list[str] = []
@@ -193,7 +196,7 @@ def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], 
     bits = _bits(protocol)
     saved = {}
     for bound in protocol.bounds:
-        less = smaller(bound.name, bound.value - 1) if bound.value > 1 else None
+        less = smaller(bound.name, bound.value // 2) if bound.value > 1 else None
         if less is not None:
             saved[bound.name] = bits - _bits(less)
     at = protocol.at
@@ -202,9 +205,10 @@ def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], 
         name = max(saved, key=lambda each: saved[each])
         bound = next(bound for bound in protocol.bounds if bound.name == name)
         at = replace(bound.at, length=len(name))
-        least = f"one less takes {saved[name]} of {bits} bits off a state"
+        least = f"half of it takes {saved[name]:,} of {bits:,} bits off a state"
         fix = f"lower bound '{name}', now {bound.value}: {least}; or {fix}"
-    text = f"'{protocol.name}' is too large to explore: the search ended at {report.why_incomplete}"
+    why = f"the search ended at {report.why_incomplete}" if report.states else report.why_incomplete
+    text = f"'{protocol.name}' is too large to explore: {why}"
     return Problem("E422", at, text, fix)
 
 
@@ -268,6 +272,26 @@ class _Checker:
     ) -> Finding:
         that = claim_text(self.protocol, item.name)
         return Finding(item.name, kind, item.says, that, verdict, how, trace, note, item.at)
+
+
+def _unsearched(protocol: Protocol, engine: str) -> Report:
+    """The report of a protocol that is too wide to begin with: everything is unknown."""
+    claims = [
+        *((f"{item.name}.{each.name}", each) for item in protocol.instances for each in item.machine.properties),
+        *((each.name, each) for each in protocol.properties),
+    ]
+    findings = [
+        Finding(name, item.kind, item.says, claim_text(protocol, name), UNKNOWN, SAMPLED, None, "", item.at)
+        for name, item in claims
+        if item.kind != "sometimes" or "." not in name
+    ]
+    findings += [
+        Finding(item.name, "leads_to", item.says, claim_text(protocol, item.name), UNKNOWN, SAMPLED, None, "", item.at)
+        for item in protocol.leads_to
+    ]
+    why = f"a state has {_bits(protocol):,} bits, and no more than {BITS_MAX} are searched"
+    bounds = tuple((bound.name, bound.value) for bound in protocol.bounds)
+    return Report(protocol.name, bounds, engine, False, 0, 0, 0, False, why, 0.0, tuple(findings), (), ())
 
 
 def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:

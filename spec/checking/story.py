@@ -473,4 +473,3 @@ def _disturbed(turns: Sequence[Turn], window: Window) -> Iterable[Window]:
     disturbed = tuple(turn.number for turn in inside if set(turn.slots) & set(window.slots))
     if disturbed:
         yield replace(window, disturbed=disturbed)
-

@@ -128,6 +128,4 @@ def _cells(marks: Sequence[str]) -> str:
 
 
 def _wrapped(words: str, margin: str) -> list[str]:
-    return textwrap.wrap(
-        words, _WIDTH, initial_indent=margin, subsequent_indent=margin + "  ", break_on_hyphens=False
-    )
+    return textwrap.wrap(words, _WIDTH, initial_indent=margin, subsequent_indent=margin + "  ", break_on_hyphens=False)

@@ -108,7 +108,8 @@ def browser(folder: Path) -> Iterator[Page]:
     if program is None:
         pytest.skip("needs chromium (Debian package chromium)")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-               "--window-size=1500,1100", "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
+               "--disable-dev-shm-usage", "--window-size=1500,1100", "--remote-debugging-port=0",
+               f"--user-data-dir={folder}", "about:blank"]
     log = folder / "browser.log"
     folder.mkdir(parents=True, exist_ok=True)
     with log.open("w") as errors, subprocess.Popen([program, *options], stdout=errors, stderr=errors) as running:

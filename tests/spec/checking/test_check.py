@@ -86,7 +86,17 @@ def test_a_protocol_that_is_too_large_is_told_at_the_bound_to_lower() -> None:
     assert problem.code == CODE
     assert (problem.place.file, problem.place.length) == ("spec/protocols/toctou.yaml", len("slots"))
     assert "500 states" in problem.text
-    assert problem.fix.startswith("lower bound 'slots', now 2: one less takes ")
+    assert problem.fix.startswith("lower bound 'slots', now 2: half of it takes ")
+
+
+def test_a_protocol_that_is_far_too_large_is_not_even_begun() -> None:
+    wide, _ = resized(shipped(), "toctou", {"slots": 64, "readers": 64})
+    assert wide is not None
+    report = check_protocol(wide)
+    assert (report.states, report.complete, report.ok) == (0, False, False)
+    assert {finding.verdict for finding in report.findings} == {UNKNOWN}
+    problem = too_large(report, wide, lambda name, value: resized(shipped(), "toctou", {name: value})[0])
+    assert "bits, and no more than 512 are searched" in problem.text
 
 
 def test_a_loop_that_starves_is_told_as_one() -> None:
