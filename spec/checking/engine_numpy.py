@@ -17,7 +17,9 @@ from .limits import Limits, Progress
 from .numpy_text import module_text, spelling
 from .visited import FACTOR, LOAD, Bits, Table
 
-CHUNK_BITS = 16  # states expanded at once
+CHUNK_BITS = 16  # states expanded at once, at most
+CHUNK_LEAST = 1 << 8
+BUFFER_SHARE = 4  # buffers take no more than one of so many parts of the memory
 FIRST_STATES = 1 << 12  # room in the queue at first
 SMALL_BITS = 27  # a bit a state is taken at once where all bits together are 16 MB
 WORTH = 1024  # and later, once there are so many states that all bits are no more than so many bytes a state
@@ -132,7 +134,6 @@ class Search:
         self.always_moves = [conditions.moves(command) for command in self.system.commands]
         self.judged = [place for place, claim in enumerate(self.system.claims) if claim.kind != "quiet"]
         self.quiet = [place for place, claim in enumerate(self.system.claims) if claim.kind == "quiet"]
-        self.branching = 1.0  # transitions a state so far
 
     def run(self) -> Found:
         """Search to the end or to a limit."""
@@ -191,7 +192,7 @@ class Search:
             while self.head < end:
                 if self.stop_at_first and self._violated():
                     return STOPPED
-                chunk = min(1 << CHUNK_BITS, end - self.head)
+                chunk = min(self._chunk(), end - self.head)
                 self._expand(self.head, self.head + chunk)
                 self.head += chunk
                 if self.on_progress is not None:
@@ -300,8 +301,17 @@ class Search:
 
     def _buffers(self) -> int:
         """About the bytes that expanding a chunk takes."""
-        branching = self.transitions / max(self.head, 1) + 1
-        return int(min(self.queue.size, 1 << CHUNK_BITS) * branching * 8 * (3 * self.layout.word_count + 5))
+        return min(self.queue.size, self._chunk()) * self._expanded_bytes()
+
+    def _chunk(self) -> int:
+        """States to expand at once: fewer where memory is short."""
+        fits = self.limits.bytes // BUFFER_SHARE // self._expanded_bytes()
+        return min(max(fits, CHUNK_LEAST), 1 << CHUNK_BITS)
+
+    def _expanded_bytes(self) -> int:
+        """About the bytes that the successors of a state take on the way, each in a few arrays."""
+        branching = self.transitions // max(self.head, 1) + 2
+        return branching * 8 * (3 * self.layout.word_count + 5)
 
     def _to_bits(self, bits: int) -> None:
         """Leave the table for a bit a state."""
