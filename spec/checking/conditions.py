@@ -75,7 +75,7 @@ class Conditions:
 
     def known(self, guard: Iterable[Expr]) -> Known:
         """What a guard fixes."""
-        values = _singles(conjuncts(both(map(_plain, guard))))[0]
+        values = _values_left(guard)
         return Known(values, self._merged(values, True)[0])
 
     def _test(self, expr: Expr) -> Expr:
@@ -146,8 +146,8 @@ class Conditions:
     def _same(self, left: Spot, right: Spot, op: str) -> Expr:
         """Whether two cells of one width have the same value: whether their bits differ nowhere."""
         low, high = sorted((left, right), key=lambda spot: spot.shift)
-        moved = f"{self.prefix}{high.word} >> {high.shift - low.shift}" if high.shift > low.shift else ""
-        moved = f"({moved})" if moved else f"{self.prefix}{high.word}"
+        by = high.shift - low.shift
+        moved = f"({self.prefix}{high.word} >> {by})" if by else f"{self.prefix}{high.word}"
         mask = self.spelling.literal(low.mask << low.shift)
         return _text(f"((({self.prefix}{low.word} ^ {moved}) & {mask}) {op} 0)", BOOL)
 
@@ -267,8 +267,11 @@ class _Word:
 
 def fixed_cells(guard: Iterable[Expr]) -> dict[str, int]:
     """The cells of which a guard leaves one value, and that value."""
-    values = _singles(conjuncts(both(map(_plain, guard))))[0]
-    return {name: min(allowed) for name, allowed in values.items() if len(allowed) == 1}
+    return {name: min(allowed) for name, allowed in _values_left(guard).items() if len(allowed) == 1}
+
+
+def _values_left(guard: Iterable[Expr]) -> dict[str, frozenset[int]]:
+    return _singles(conjuncts(both(map(_plain, guard))))[0]
 
 
 @lru_cache(1 << 16)

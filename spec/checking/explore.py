@@ -49,7 +49,7 @@ def explore(
         symmetry: store only one of all states that are alike.
         stop_at_first: end, incomplete, soon after the first violation.
         on_progress: called now and then.
-        xp: the array module of the engine "numpy".
+        xp: the array module of the engine "numpy", which is then called by its name.
         threads: of the engine "c". With more than one, states of one depth come in an order that may change.
 
     Returns:
@@ -81,7 +81,7 @@ def explore(
     if engine == "c":
         return done("c", _searched(by_c))
     if engine == "numpy" or compiler() is None or xp is not np:
-        return done("numpy", _searched(by_numpy))
+        return done(getattr(xp, "__name__", "numpy"), _searched(by_numpy))
     # Whether compiling pays is seen by beginning without.
     most = AUTO_STATES if limits.states is None else min(limits.states, AUTO_STATES)
     found = _searched(lambda without_derived: by_numpy(without_derived, replace(limits, states=most)))

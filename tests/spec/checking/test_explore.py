@@ -226,6 +226,21 @@ def test_a_step_that_changes_nothing_does_not_lead_away(engine: str) -> None:
     assert explore(system, engine=engine).verdicts()["ends"] == "violated"
 
 
+def test_a_system_without_commands_has_one_state(engine: str) -> None:
+    system = replace(counter(3), commands=())
+    exploration = explore(system, engine=engine)
+    assert_agrees(exploration, reference(system))
+    assert counts(exploration) == (1, 0, 0)
+    assert len(transitions_of(exploration)[0]) == 0
+
+
+def test_a_claim_that_fails_at_once_is_found_in_the_first_state(engine: str) -> None:
+    never = Claim("never", "always", None, (equal(number(1), number(2)),), ("",), NOWHERE)
+    exploration = explore(counter(3, (never,)), engine=engine)
+    assert exploration.violations == {"never": 0}
+    assert exploration.path(0) == []
+
+
 def test_what_is_never_reached_is_reported(engine: str) -> None:
     cells = counter(3).cells
     apart = Compare("<", cells[0].read(), cells[2].read(), NOWHERE)
