@@ -16,7 +16,7 @@ import numpy as np
 
 from .c_text import header_text
 from .compiling import load
-from .engine_numpy import INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
+from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
 from .exploration import Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
@@ -29,7 +29,6 @@ FILLED_MOST = 0.875  # of one that can't
 STEP_SECONDS = 0.1  # how long a call takes, so that Ctrl-C is heard and progress seen
 FIRST_BUDGET, BUDGET_MAX = 1 << 14, 1 << 24
 NONE = (1 << 64) - 1
-COPIED_BYTES = 1 << 22
 
 
 class _Search(ctypes.Structure):

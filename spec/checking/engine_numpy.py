@@ -17,12 +17,14 @@ from .limits import Limits, Progress
 from .numpy_text import module_text, spelling
 from .visited import FACTOR, LOAD, Bits, Table
 
-CHUNK_BITS = 16  # states expanded at once, at most
+CHUNK_BITS = 16  # states expanded at once, at most: what fits into a processor's cache
+CHUNK_BITS_ELSEWHERE = 20  # of other array modules, which take long to start an operation
 CHUNK_LEAST = 1 << 8
 BUFFER_SHARE = 4  # buffers take no more than one of so many parts of the memory
 FIRST_STATES = 1 << 12  # room in the queue at first
 SMALL_BITS = 27  # a bit a state is taken at once where all bits together are 16 MB
 WORTH = 1024  # and later, once there are so many states that all bits are no more than so many bytes a state
+COPIED_BYTES = 1 << 22
 OUT_OF_MEMORY = "out of memory: {states:,} states and their index fill the {bytes:,} bytes allowed"
 TOO_MANY = "the limit of {states:,} states"
 INTERRUPTED = "interrupted"
@@ -122,6 +124,7 @@ class Search:
         self.on_progress, self.xp, self.stop_at_first, self.factor = on_progress, xp, stop_at_first, factor
         self.derived_bits = layout.derived_bits if without_derived else 0  # left out of a perfect index
         self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
+        self.chunk_bits = CHUNK_BITS if xp is np else CHUNK_BITS_ELSEWHERE
         self.code = Code(layout, xp)
         self.queue = self._first_queue()
         self.visited: Bits | Table
@@ -148,9 +151,12 @@ class Search:
         except KeyboardInterrupt:
             why = INTERRUPTED
         size = self.queue.size
+        rows, parents = self.queue.rows[:size], self.queue.parents[:size]
+        if rows.nbytes < COPIED_BYTES:  # keep no room that nobody will need
+            rows, parents = rows.copy(), parents.copy()
         return Found(
-            words=_host(self.queue.rows[:size]).view(np.uint64),
-            parents=_host(self.queue.parents[:size]),
+            words=_host(rows).view(np.uint64),
+            parents=_host(parents),
             transitions=self.transitions,
             depth=self.depth,
             why_incomplete=why,
@@ -257,11 +263,11 @@ class Search:
         xp = self.xp
         if rows.shape[0] < 2:
             return rows, origin
-        if self.layout.word_count == 1 and self.layout.bits + CHUNK_BITS < 64:
-            both = xp.sort(rows[:, 0] << CHUNK_BITS | origin)
-            word = both >> CHUNK_BITS
+        if self.layout.word_count == 1 and self.layout.bits + self.chunk_bits < 64:
+            both = xp.sort(rows[:, 0] << self.chunk_bits | origin)
+            word = both >> self.chunk_bits
             kept = xp.concatenate((xp.ones(1, dtype=bool), word[1:] != word[:-1]))
-            return word[kept].reshape(-1, 1), both[kept] & ((1 << CHUNK_BITS) - 1)
+            return word[kept].reshape(-1, 1), both[kept] & ((1 << self.chunk_bits) - 1)
         columns = [origin, *(rows[:, word] for word in range(self.layout.word_count))]
         order = xp.lexsort(xp.stack(columns))
         rows, origin = rows[order], origin[order]
@@ -306,7 +312,7 @@ class Search:
     def _chunk(self) -> int:
         """States to expand at once: fewer where memory is short."""
         fits = self.limits.bytes // BUFFER_SHARE // self._expanded_bytes()
-        return min(max(fits, CHUNK_LEAST), 1 << CHUNK_BITS)
+        return min(max(fits, CHUNK_LEAST), 1 << self.chunk_bits)
 
     def _expanded_bytes(self) -> int:
         """About the bytes that the successors of a state take on the way, each in a few arrays."""
@@ -316,8 +322,8 @@ class Search:
     def _to_bits(self, bits: int) -> None:
         """Leave the table for a bit a state."""
         size = self.queue.size if self.unproven or self.symmetry is not None else 1
-        for start in range(0, size, 1 << CHUNK_BITS):
-            self._check_derived(self.queue.rows[start : min(start + (1 << CHUNK_BITS), size)])
+        for start in range(0, size, 1 << self.chunk_bits):
+            self._check_derived(self.queue.rows[start : min(start + (1 << self.chunk_bits), size)])
         self.visited = Bits(bits, self.derived_bits, self.xp)
         self._add_all(self.visited)
 
@@ -326,8 +332,8 @@ class Search:
             raise Mismatch
 
     def _add_all(self, visited: Bits | Table) -> None:
-        for start in range(0, self.queue.size, 1 << CHUNK_BITS):
-            rows = self.queue.rows[start : min(start + (1 << CHUNK_BITS), self.queue.size)]
+        for start in range(0, self.queue.size, 1 << self.chunk_bits):
+            rows = self.queue.rows[start : min(start + (1 << self.chunk_bits), self.queue.size)]
             if isinstance(visited, Bits):
                 rows = self.xp.sort(rows, axis=0)
             visited.add(rows, start)

@@ -30,7 +30,7 @@ LARGE_BYTES = 12 << 30
 
 # What CuPy has too, with the same meaning.
 ALSO_CUPY = (
-    "append arange argsort concatenate cumsum empty flatnonzero full int32 int64 left_shift lexsort maximum minimum "
+    "append arange concatenate cumsum empty flatnonzero full int32 int64 left_shift lexsort maximum minimum "
     "ones sort stack uint8 uint64 where zeros"
 ).split()
 
