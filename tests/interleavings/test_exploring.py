@@ -72,7 +72,7 @@ def test_a_bounded_exploration_leads_wherever_all_schedules_within_the_bound_do(
         (planted.AcquiresUnchecked, ("read p", "take q")),
         (planted.EvictsByEarlierPins, ("read p", "take q")),
         (planted.ReleasesUnlocked, ("read p", "evict")),
-        (planted.PacksOpenly, ("read p", "pack p, take q")),
+        pytest.param(planted.PacksOpenly, ("read p", "pack p, take q"), marks=[pytest.mark.long]),
         (planted.PacksBlindly, ("pack p", "expire p end")),
         (planted.PacksAllOrNothing, ("pack p", "expire p end")),
     ],
