@@ -19,6 +19,9 @@ from ..story_pytest import model_only, replay_test
 from ..story_svg import draw
 
 
+_IDLE_MAX = 6  # steps that are named; ``--json`` has all
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One protocol's report, and the located problem of a search that was too large."""
@@ -92,7 +95,8 @@ def details(row: Row, source_line: str | None) -> Iterable[str]:
         if finding.verdict != VIOLATED and finding.note:
             yield f"{where(finding)} '{finding.name}' {finding.verdict}: {finding.note}"
     if report.idle:
-        yield f"{report.protocol}: no run takes {', '.join(report.idle)}"
+        more = f" and {len(report.idle) - _IDLE_MAX} more steps" if len(report.idle) > _IDLE_MAX else ""
+        yield f"{report.protocol}: no run takes {', '.join(report.idle[:_IDLE_MAX])}{more}"
     yield from (f"{report.protocol}: {note}" for note in report.notes)
 
 
