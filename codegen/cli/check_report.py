@@ -18,7 +18,6 @@ from ..story_mermaid import story_diagram
 from ..story_pytest import model_only, replay_test
 from ..story_svg import draw
 
-
 _IDLE_MAX = 6  # steps that are named; ``--json`` has all
 
 
