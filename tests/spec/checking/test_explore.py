@@ -276,7 +276,7 @@ def test_a_search_that_needs_more_memory_than_allowed_is_incomplete(engine: str)
     system = toctou(3, 2)
     exploration = explore(system, engine=engine, limits=Limits(bytes=4_000_000))
     assert not exploration.complete
-    assert "out of memory" in str(exploration.why_incomplete)
+    assert "the limit of 4,000,000 bytes of memory" in str(exploration.why_incomplete)
     kept = exploration.words.nbytes + exploration.found.parents.nbytes
     assert 400_000 < kept <= 4_000_000
     assert exploration.states < TOCTOU[3, 2][0]
