@@ -124,6 +124,7 @@ def test_bounds_change_on_the_command_line_and_deep(own: Path, capsys: pytest.Ca
         (["toctou", "--bound", "slots=65"], "E116 the slots of instance 'block' is 65"),
         (["toctou", "--bound", "slots"], "--bound takes NAME=N, such as slots=3, not 'slots'"),
         (["--states", "0"], "--states must be more than 0"),
+        (["--engine", "cupy"], "the engine cupy needs the package 'cupy' and a GPU"),
     ],
 )
 def test_wrong_use_is_2_and_says_what_is_right(
@@ -183,3 +184,21 @@ def test_progress_goes_to_stderr(
     monkeypatch.setattr(check, "_LINE_SECONDS", -1.0)
     assert main(["check", "toctou", "--spec", str(own)]) == 0
     assert "a second, " in capsys.readouterr().err
+
+
+def test_mutants_are_told_with_what_killed_them(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "toctou", "--spec", str(own), "--bound", "slots=1", "--mutants", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    mutants = {item["name"]: item for item in answer["protocols"][0]["mutants"]}
+    assert (mutants["unchecked_pin"]["killed"], mutants["unchecked_pin"]["by"]) == (True, "lease_holds")
+    assert mutants["unchecked_pin"]["depth"] == 5
+    assert any(name.startswith("toctou reader.") for name in mutants), "faults of steps are made as well"
+
+
+def test_what_is_proved_is_told_as_proved(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("z3", reason="needs the package z3-solver")
+    assert main(["check", "toctou", "--spec", str(own), "--prove", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["protocols"]
+    how = {item["name"]: item["how"] for item in entry["properties"]}
+    assert "proved" in how.values()
+    assert how["shared"] == "explored", "that something happens is seen, not proved"

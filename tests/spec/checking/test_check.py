@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large
+from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large, with_proofs
+from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.limits import Limits
+from kvfsm.spec.checking.proof import Obstacle, Proof
+from kvfsm.spec.checking.system import System
 from kvfsm.spec.language.load import Spec, load_spec, resized
 from kvfsm.spec.language.protocol import Protocol
 
@@ -24,6 +27,11 @@ def toctou() -> Protocol:
 @cache
 def whole() -> Report:
     return check_protocol(toctou())
+
+
+@cache
+def whole_system() -> System:
+    return ground(toctou())
 
 
 @cache
@@ -137,3 +145,23 @@ def test_an_interrupt_leaves_what_is_known() -> None:
     report = check_protocol(shipped().protocol("pack"), on_progress=stop)
     assert report.interrupted and not report.ok
     assert report.states > 0
+
+
+def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
+    command = whole_system().commands[0]
+    obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, ())
+    proofs = {
+        "lease_holds": Proof("lease_holds", True, ("slots", "readers"), None),
+        "pins_count_readers": Proof("pins_count_readers", False, ("slots", "readers"), obstacle),
+    }
+    findings = {finding.name: finding for finding in with_proofs(whole(), proofs).findings}
+    assert (findings["lease_holds"].how, findings["pins_count_readers"].how) == ("proved", "explored")
+    assert findings["pins_count_readers"].note == (
+        f"not proved: '{command.label}' breaks it for reader=0 in a state that the claims allow, reachable or not: "
+        "block[0].pins = 1"
+    )
+
+
+def test_a_proof_does_not_hide_what_was_seen_to_break() -> None:
+    proofs = {finding.name: Proof(finding.name, True, (), None) for finding in broken().findings}
+    assert with_proofs(broken(), proofs).broken == broken().broken
