@@ -168,7 +168,9 @@ class Corrupting(reference.NumpyBackend):
         return data
 
 
-def empty_memory(stages: Sequence[Stage], directory: Path, tell: Callable[[str], None]) -> dict[str, Round]:
+def empty_memory(
+    stages: Sequence[Stage], directory: Path, tell: Callable[[str], None], events: Path | None
+) -> dict[str, Round]:
     """What the new process does, with a new manager in this process instead."""
     found = {}
     for stage in stages:
@@ -202,7 +204,7 @@ def test_a_stale_spec_makes_the_demo_exit_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo_spec, "spec_report", lambda: {"ok": False, "text": "1 of 40 files is not current"})
-    monkeypatch.setattr(demo, "demonstrate", lambda *_: ())
+    monkeypatch.setattr(demo, "demonstrate", lambda *_, **__: ())
     assert main(["demo", "--keep", str(tmp_path)]) == 1
     page = capsys.readouterr().out
     assert "✗ 1 of 40 files is not current" in page and "not in order" in page
