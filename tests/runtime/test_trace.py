@@ -57,13 +57,13 @@ def test_a_call_is_recorded_with_its_arguments_and_words() -> None:
     table = manager.core.pools["swa_window"].table
     taken, sealed = [call for call in calls(trace) if call["pool"] == 3][:2]
     assert (taken["event"], taken["slots"], "given" in taken) == ("take", [0], False)
-    assert (sealed["event"], sealed["given"]) == ("seal", {"expected": [1], "at": [2]})
+    assert (sealed["event"], sealed["given"]) == ("seal", {"expected": [1], "at": [2], "is_lossy": False})
     assert "codes" not in sealed and "was" not in sealed and "held" not in sealed
     assert sealed["words"] == [SwaWindowTable.LAYOUT.pack(state=2, generation=1, boundary=2)]
     header = json.loads(next(trace.lines()))
     assert header["pools"][3]["digest"] == table.DIGEST
     assert header["pools"][3]["refusals"][Refusal.STALE] == "stale"
-    assert header["pools"][3]["fields"] == {"state": 4, "pins": 12, "holds": 4, "generation": 20, "boundary": 24}
+    assert header["pools"][3]["fields"] == {"state": 4, "pins": 12, "holds": 4, "generation": 20, "boundary": 23, "lossy": 1}
 
 
 def test_refused_and_held_back_calls_are_recorded_whole() -> None:
@@ -72,12 +72,12 @@ def test_refused_and_held_back_calls_are_recorded_whole() -> None:
     table = SwaWindowTable(3, source)
     source.watch([table], threading.Lock())
     table.take([0, 1])
-    table.seal([0, 2], expected=1, at=4)
-    table.whole.seal([1, 2], expected=[1, 1], at=4)
+    table.seal([0, 2], expected=1, at=4, is_lossy=False)
+    table.whole.seal([1, 2], expected=[1, 1], at=4, is_lossy=False)
     _, mixed, held = calls(trace)
     assert mixed["codes"] == held["codes"] == [0, int(Refusal.STALE)]
     assert len(mixed["words"]) == 2 and "held" not in mixed
-    assert held["held"] is True and "words" not in held and held["given"] == {"expected": [1, 1], "at": 4}
+    assert held["held"] is True and "words" not in held and held["given"] == {"expected": [1, 1], "at": 4, "is_lossy": False}
 
 
 def test_what_a_caller_does_with_its_arrays_later_does_not_matter(validator: Validator) -> None:
@@ -87,7 +87,7 @@ def test_what_a_caller_does_with_its_arrays_later_does_not_matter(validator: Val
     source.watch([table], threading.Lock())
     slots, at = np.array([0, 1]), np.array([5, 6])
     table.take(slots)
-    codes = table.seal(slots, expected=1, at=at)
+    codes = table.seal(slots, expected=1, at=at, is_lossy=False)
     slots += 2
     at += 1
     codes += 1

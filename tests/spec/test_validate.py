@@ -119,7 +119,7 @@ def test_a_managers_trace_is_a_path_of_the_model(judge: Validator, lines: list[s
 def test_a_call_that_was_held_back_is_a_path_too(judge: Validator) -> None:
     table, trace = recorded(SwaWindowTable, 3)
     table.take([0, 1])
-    assert table.whole.seal([0, 1, 2], expected=1, at=4).tolist() == [0, 0, Refusal.STALE]
+    assert table.whole.seal([0, 1, 2], expected=1, at=4, is_lossy=False).tolist() == [0, 0, Refusal.STALE]
     verdict = judge.validate(trace.lines())
     assert verdict.ok and verdict.events == 5
     assert verdict.taken["swa_window", "seal", 1] == 1 and verdict.taken["swa_window", "seal", 2] == 2
@@ -200,7 +200,7 @@ class Careless(SwaWindowTable):
         index = self._index(slots)
 
         def careless(words: Any, expected: Any, at: Any) -> Any:
-            return _pin(words, expected, words >> 40 & 0xFFFFFF)
+            return _pin(words, expected, words >> 40 & 0x7FFFFF)
 
         return self._apply("pin", careless, index, np.int64(expected), np.int64(at))
 
@@ -208,7 +208,7 @@ class Careless(SwaWindowTable):
 def test_a_dropped_guard_is_named_with_the_values_in_it(judge: Validator) -> None:
     table, trace = recorded(Careless, 4)
     table.take([2])
-    table.seal([2], expected=1, at=9)
+    table.seal([2], expected=1, at=9, is_lossy=False)
     table.pin([2], expected=1, at=9)
     table.pin([2], expected=1, at=8)  # type: ignore[attr-defined]
     illegal = found(judge, list(trace.lines()))
@@ -216,7 +216,7 @@ def test_a_dropped_guard_is_named_with_the_values_in_it(judge: Validator) -> Non
     assert (illegal.source, illegal.machine, illegal.event) == ("test 1", "swa_window", "pin")
     assert illegal.text == "'pin' was applied to slot 2, and the model refuses it as position"
     assert illegal.why == (
-        "the slot: resident, pins 1, holds 0, generation 1, boundary 9",
+        "the slot: resident, pins 1, holds 0, generation 1, boundary 9, lossy false",
         "given:    expected 1, at 8",
         "  case 1: expected != generation -> refused as stale; it does not hold: expected is 1, generation is 1",
         "  case 6: at != boundary -> refused as position; it holds: at is 8, boundary is 9",
@@ -306,7 +306,7 @@ def test_a_word_that_changes_without_an_event_is_caught_at_the_next_event_on_it(
     table.take([0, 1])
     table.words[1] += np.uint64(1 << 40)
     table.take([2])
-    table.seal([1], expected=1, at=5)
+    table.seal([1], expected=1, at=5, is_lossy=False)
     illegal = found(judge, list(trace.lines()))
     assert (illegal.kind, illegal.line, illegal.slot, illegal.event) == ("changed_without_event", 4, 1, "seal")
     assert "between the event in line 2 and 'seal'" in illegal.text
