@@ -83,7 +83,8 @@ def _protocol(args: argparse.Namespace) -> Protocol | int:
         bounds = _bounds(args.bound, known[args.protocol])
         if isinstance(bounds, int):
             return bounds
-        loaded = load_spec(args.spec, {args.protocol: bounds})
+        if bounds:
+            loaded = load_spec(args.spec, {args.protocol: bounds})
     if loaded.spec is None:
         print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
         return 1

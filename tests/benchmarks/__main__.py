@@ -1,4 +1,4 @@
-"""Measure the manager: `python tests/benchmarks [--quick] [--json]`. See README.md beside this file."""
+"""Measure manager and checker: `python tests/benchmarks [--quick] [--only PART] [--json]`; README.md says what."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+import checkers
 from measure import exponent
 from models import full_and_window, hybrid
 from workloads import BOUNDS, TRACED, WORK, Bench, metadata_bytes_per_block
@@ -13,19 +14,48 @@ from workloads import BOUNDS, TRACED, WORK, Bench, metadata_bytes_per_block
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 20)
 QUICK = (1 << 10, 1 << 12, 1 << 14)
 
+Row = dict[str, object]
+
 
 def main() -> int:
-    """Print a table of seconds and fitted growth; 1 when a growth is past its bound."""
+    """Print seconds and fitted growth, then states a second and ratios; 1 when a bound or an aim is missed."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="up to 16k tokens, fewer repeats")
+    parser.add_argument("--quick", action="store_true", help="up to 16k tokens, fewer repeats, smaller protocols")
+    parser.add_argument("--only", choices=("manager", "checker"), help="measure one of the two")
     parser.add_argument("--json", action="store_true", help='{"rows": [...], "fits": {...}}')
     arguments = parser.parse_args()
-    lengths, repeats = (QUICK, 5) if arguments.quick else (LENGTHS, 9)
 
-    rows: list[dict[str, object]] = []
-    fits: dict[str, dict[str, object]] = {}
+    rows: list[Row] = []
+    fits: dict[str, Row] = {}
     metadata: dict[str, float] = {}
     tracing: dict[str, float] = {}
+    if arguments.only != "checker":
+        lengths, repeats = (QUICK, 5) if arguments.quick else (LENGTHS, 9)
+        measure_manager(lengths, repeats, rows, fits, metadata, tracing)
+        if not arguments.json:
+            print_table(rows, fits, metadata, tracing, lengths)
+    if arguments.only != "manager":
+        for subject in checkers.QUICK if arguments.quick else checkers.FULL:
+            runs = list(checkers.measure(subject))
+            print("\r".ljust(79), end="\r", file=sys.stderr)
+            beside = checkers.rows_of(subject, runs)
+            rows += beside
+            if not arguments.json:
+                checkers.print_runs(subject, runs, beside)
+    if arguments.json:
+        print(json.dumps({"rows": rows, "fits": fits, "metadata_bytes_per_block": metadata, "tracing": tracing}))
+    return 0 if all(fit["met"] for fit in fits.values()) and all(row["met"] is not False for row in rows) else 1
+
+
+def measure_manager(
+    lengths: tuple[int, ...],
+    repeats: int,
+    rows: list[Row],
+    fits: dict[str, Row],
+    metadata: dict[str, float],
+    tracing: dict[str, float],
+) -> None:
+    """Measure each kind of work at each length, and add what comes out."""
     for profile in (hybrid(), full_and_window()):
         for work, measure in WORK.items():
             label = f"{work}, blocks of {profile.granule}"
@@ -45,16 +75,10 @@ def main() -> int:
         )
     print("\r".ljust(79), end="\r", file=sys.stderr)
 
-    if arguments.json:
-        print(json.dumps({"rows": rows, "fits": fits, "metadata_bytes_per_block": metadata, "tracing": tracing}))
-    else:
-        print_table(rows, fits, metadata, tracing, lengths)
-    return 0 if all(fit["met"] for fit in fits.values()) else 1
-
 
 def print_table(
-    rows: list[dict[str, object]],
-    fits: dict[str, dict[str, object]],
+    rows: list[Row],
+    fits: dict[str, Row],
     metadata: dict[str, float],
     tracing: dict[str, float],
     lengths: tuple[int, ...],

@@ -6,12 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from kvfsm.codegen.cli import main
+from kvfsm.codegen.cli import lint, main
 from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.exports.peers import PEERS, Failed, Missing, Outcome
 from kvfsm.spec.checking.system import System
+from kvfsm.spec.language.load import Loaded, load_spec
 
 STARTS = {"promela": "/* rollback ", "murphi": "-- rollback ", "smt": "; rollback ", "tla": "---- MODULE rollback "}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Loaded:
+    return load_spec()
+
+
+@pytest.fixture(autouse=True)
+def read_once(shipped: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped spec in its own bounds is read once for all tests here."""
+    monkeypatch.setattr(lint, "load_spec", lambda directory: shipped if directory is None else load_spec(directory))
 
 
 @pytest.mark.parametrize("language", STARTS)

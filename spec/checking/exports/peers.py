@@ -7,11 +7,13 @@ many it found or that a claim is violated.
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,9 +33,11 @@ class Failed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a peer found. ``seconds`` is wall time of the search itself, without compilation.
+    """What a peer found.
 
-    With a violation, ``states`` and ``transitions`` are those up to it, and ``story`` the peer's own words.
+    ``seconds`` are those of the search itself, without compilation: of its processor or by the clock, whichever is less.
+    With a violation, or if it was stopped (``complete`` is false), ``states`` and ``transitions`` are those up to it.
+    ``story`` is the peer's own words.
     """
 
     version: str
@@ -42,13 +46,18 @@ class Outcome:
     violated: bool
     seconds: float
     story: str
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """How a peer's checker is compiled and started: the compiler's level, and SPIN's table of 2^``table`` places."""
+    """How a peer's checker is made and started.
+
+    ``level`` is the compiler's, ``options`` go to the program that writes C, SPIN's table has 2^``table`` places.
+    """
 
     level: str = "-O1"
+    options: tuple[str, ...] = ()
     table: int = 18
 
 
@@ -62,7 +71,7 @@ def run_spin(text: str, folder: Path, build: Build = Build()) -> Outcome:
     """
     program, compiler = _program("spin", "Debian package spin"), _compiler()
     (folder / "model.pml").write_text(text, "utf-8")
-    _done([program, "-o2", "-a", "model.pml"], folder)
+    _done([program, *build.options, "-o2", "-a", "model.pml"], folder)
     exact = ["-DSAFETY", "-DNOREDUCE", "-DBFS", f"-DMEMLIM={_MEMORY_MAX}"]
     _done([compiler, build.level, "-w", *exact, "-o", "pan", "pan.c"], folder)
     told, seconds = _timed([str(folder / "pan"), f"-w{build.table}"], folder)
@@ -93,7 +102,7 @@ def run_rumur(text: str, folder: Path, build: Build = Build()) -> Outcome:
     program, compiler = _program("rumur", "Debian package rumur"), _compiler()
     (folder / "model.m").write_text(text, "utf-8")
     options = ["--deadlock-detection", "off", "--value-type", "int32_t", "--threads", "1", "--colour", "off"]
-    _done([program, *options, "--output", "checker.c", "model.m"], folder)
+    _done([program, *options, *build.options, "--output", "checker.c", "model.m"], folder)
     _done([compiler, build.level, "-march=native", "-w", "-o", "checker", "checker.c", "-lpthread"], folder)
     told, seconds = _timed([str(folder / "checker")], folder)
     return Outcome(
@@ -106,8 +115,10 @@ def run_rumur(text: str, folder: Path, build: Build = Build()) -> Outcome:
     )
 
 
-def run_tlc(text: str, configuration: str, folder: Path, heap: int = _MEMORY_MAX // 2) -> Outcome:
-    """TLC on a module, whose name is looked for in the text; files are written in ``folder``. ``heap`` is in MiB.
+def run_tlc(text: str, configuration: str, folder: Path, limit: float | None = None) -> Outcome:
+    """TLC on a module, whose name is looked for in the text; files are written in ``folder``.
+
+    After ``limit`` seconds it is stopped, and the outcome is what it had told last.
 
     Raises:
         Missing: Java or TLC is not installed.
@@ -118,19 +129,30 @@ def run_tlc(text: str, configuration: str, folder: Path, heap: int = _MEMORY_MAX
     name = _found(r"MODULE (\w+)", text)
     (folder / f"{name}.tla").write_text(text, "utf-8")
     (folder / f"{name}.cfg").write_text(configuration, "utf-8")
-    java = [program, "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", f"-Xmx{heap}m", "-cp", str(jar)]
-    told, seconds = _timed([*java, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder)
+    java = [program, "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", f"-Xmx{_MEMORY_MAX // 2}m", "-cp", str(jar)]
+    told, seconds = _timed([*java, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder, limit)
     violated = re.search(r"is violated|were violated|Assumption .* is false", told) is not None
-    if not violated and "No error has been found" not in told:
-        raise Failed(told)
+    complete = violated or "No error has been found" in told
+    if not complete:
+        if "Progress" not in told:
+            raise Failed(told)
+        seconds *= _share_told(told, limit or seconds)
+    numbers = told.replace(",", "")
     return Outcome(
         version=_found(r"TLC2 Version (\S+)", told),
-        states=int(_found(r"(\d+) distinct states found", told, "0")),
-        transitions=int(_found(r"(\d+) states generated", told, "0")),
+        states=int(_found(r"(\d+) distinct states found", numbers, "0")),
+        transitions=int(_found(r"(\d+) states generated", numbers, "0")),
         violated=violated,
         seconds=seconds,
         story=told,
+        complete=complete,
     )
+
+
+def _share_told(told: str, seconds: float) -> float:
+    """Which part of the time had passed at TLC's last report, by the clock times that it prints."""
+    times = [datetime.fromisoformat(found) for found in re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", told)]
+    return min(1.0, (times[-1] - times[0]).total_seconds() / seconds)
 
 
 def tla2tools() -> Path:
@@ -173,10 +195,23 @@ def _told(command: Sequence[str], folder: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
-def _timed(command: Sequence[str], folder: Path) -> tuple[str, float]:
-    began = time.perf_counter()
-    told = _told(command, folder)
-    return told, time.perf_counter() - began
+def _timed(command: Sequence[str], folder: Path, limit: float | None = None) -> tuple[str, float]:
+    """What a program tells, and its seconds, of its processor or by the clock, whichever is less."""
+    used, began = _processor_seconds(), time.perf_counter()
+    with (folder / "told.txt").open("w+", encoding="utf-8") as told:
+        try:
+            subprocess.run(command, cwd=folder, stdout=told, stderr=subprocess.STDOUT, timeout=limit, check=False)
+        except subprocess.TimeoutExpired:
+            told.flush()
+        seconds = min(time.perf_counter() - began, _processor_seconds() - used)
+        told.seek(0)
+        return told.read(), seconds
+
+
+def _processor_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _found(pattern: str, told: str, otherwise: str | None = None) -> str:

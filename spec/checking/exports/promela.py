@@ -53,9 +53,10 @@ class _Text:
             yield f"#define {constant.name} {constant.value}"
         yield ""
         for cell in system.cells:
-            yield f"{_type(cell)} {naming.cells[cell.name]};"
+            yield f"{_type(cell)} {naming.cells[cell.name]}{_width(cell)};"
         for name, aside in self.before.items():
-            yield f"{_type(system.cell(name))} {aside};  /* 0 but within a step */"
+            cell = system.cell(name)
+            yield f"{_type(cell)} {aside}{_width(cell)};  /* 0 but within a step */"
         yield ""
         for claim in system.claims:
             yield f"#define {self.claims[claim.name]} (\n{self._spread(_held(claim), '  ')})".replace("\n", " \\\n")
@@ -113,11 +114,11 @@ active proctype {naming.take(f"{system.name}_protocol")}() {{
 
 
 def _type(cell: Cell) -> str:
-    if cell.type == BOOL:
-        return "bool"
-    if cell.high > 255:
-        return "int"
-    return "bit" if cell.high == 1 else "byte"
+    return "bool" if cell.type == BOOL else "bit" if cell.high == 1 else "unsigned"
+
+
+def _width(cell: Cell) -> str:
+    return f" : {cell.bits}" if _type(cell) == "unsigned" else ""
 
 
 def _held(claim: Claim) -> Expr:
