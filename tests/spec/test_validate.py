@@ -278,7 +278,8 @@ def test_every_guard_is_missed_when_it_is_dropped(judge: Validator, machine: Mac
     if implied := IMPLIED.get(f"{machine.name}.{event.name}.{case.number}"):
         (claim,) = (one for one in machine.properties if one.name == implied)
         words = every_word_of(machine, case)
-        meets = [word for word in words if step(machine, word, event, FITTING).case == case.number]
+        given = {argument.name: FITTING.get(argument.name, 0) for argument in event.given}
+        meets = [word for word in words if step(machine, word, event, given).case == case.number]
         assert illegal is None and meets
         assert all(Replayer(machine).broken([word]) == {word: claim} for word in meets)
         return
