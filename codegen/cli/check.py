@@ -237,6 +237,7 @@ def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
         limits=settings.limits,
         symmetry=settings.symmetry,
         on_progress=ticker,
+        on_stage=ticker.say,
         xp=settings.xp,
         threads=settings.threads,
     )
@@ -268,6 +269,7 @@ class _Ticker:
     name: str
     last: float = field(default_factory=time.monotonic)
     dirty: bool = False
+    told: bool = False
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -275,12 +277,20 @@ class _Ticker:
         if now - self.last < (_TICK_SECONDS if live else _LINE_SECONDS):
             return
         self.last = now
-        line = (
-            f"{self.name}: {progress.states:,} states, {progress.rate:,.0f} a second, "
-            f"{progress.frontier:,} to go on from at depth {progress.depth}"
-        )
+        rate = f"{progress.states:,} states, {progress.rate:,.0f} a second"
+        self._print(f"{rate}, {progress.frontier:,} to go on from at depth {progress.depth}")
+
+    def say(self, what: str) -> None:
+        """Tell what is done next, if the search took long enough to be told of."""
+        if sys.stderr.isatty() or self.told:
+            self._print(what)
+
+    def _print(self, what: str) -> None:
+        live = sys.stderr.isatty()
+        line = f"{self.name}: {what}"
         print(f"\r\x1b[K{line}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
         self.dirty = live
+        self.told = True
 
     def clear(self) -> None:
         """Take the line away."""

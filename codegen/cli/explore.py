@@ -16,6 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from ...spec.checking.check import BITS_MAX, state_bits
 from ...spec.checking.explore import explore
 from ...spec.checking.grounding import ground
 from ...spec.checking.limits import Limits
@@ -54,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     except Misuse as error:
         print(error, file=sys.stderr)
         return 2
+    if state_bits(protocol) > BITS_MAX:
+        print(_too_large(protocol), file=sys.stderr)
+        return 1
     target: Path = args.out if args.out is not None else Path(f"{protocol.name}.html")
     if target.is_dir():
         name = target / f"{protocol.name}.html"
@@ -70,6 +74,16 @@ def run(args: argparse.Namespace) -> int:
         return 1
     print(f"wrote {target}")
     return 0
+
+
+def _too_large(protocol: Protocol) -> str:
+    """The located line for a protocol that no page can hold."""
+    place = protocol.bounds[0].at if protocol.bounds else protocol.at
+    where = f"{place.file}:{place.line}:{place.column}:"
+    bounds = " or ".join(f"'{bound.name}', now {bound.value}" for bound in protocol.bounds)
+    fix = f"lower bound {bounds}" if bounds else "narrow the fields of its machines"
+    why = f"a state has {state_bits(protocol):,} bits, and a page takes {BITS_MAX}"
+    return f"{where} '{protocol.name}' is too large to step through: {why}\n  fix: {fix}"
 
 
 def mutant_runs(protocol: Protocol) -> list[tuple[str, Story]]:

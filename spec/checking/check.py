@@ -28,7 +28,18 @@ from .story import Story, claim_text, tell
 from .symmetry import symmetry_of
 from .system import Claim, Promise, System
 
-__all__ = ["HOLDS", "UNKNOWN", "VIOLATED", "Finding", "Report", "check_protocol", "too_large", "with_proofs"]
+__all__ = [
+    "BITS_MAX",
+    "HOLDS",
+    "UNKNOWN",
+    "VIOLATED",
+    "Finding",
+    "Report",
+    "check_protocol",
+    "state_bits",
+    "too_large",
+    "with_proofs",
+]
 
 BITS_MAX = 512  # of a state; one that is wider has more states than any search sees, and takes long to lay flat
 EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
@@ -94,6 +105,7 @@ def check_protocol(
     limits: Limits | None = None,
     symmetry: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
     xp: ModuleType = np,
     threads: int = 1,
     faulty: Mapping[str, Event] | None = None,
@@ -105,7 +117,8 @@ def check_protocol(
         engine: as for ``explore``.
         limits: bounds of states and memory.
         symmetry: whether states that differ only by the numbers of slots and copies that are alike count once.
-        on_progress: called now and then.
+        on_progress: called now and then by the search.
+        on_stage: called with what is done next, when that may take long.
         xp: the array module of the engine "numpy".
         threads: of the engine "c".
         faulty: instance name -> the event in place of the machine's own: a mutant.
@@ -114,7 +127,7 @@ def check_protocol(
         The report; after Ctrl-C, what was known by then.
 
     """
-    if _bits(protocol) > BITS_MAX:
+    if state_bits(protocol) > BITS_MAX:
         return _unsearched(protocol, engine)
     started = time.perf_counter()
     system = ground(protocol, faulty)
@@ -139,12 +152,19 @@ def check_protocol(
     exploration = search(renumbered=True)
     checker = _Checker(protocol, system, exploration, faulty or {})
     findings = [checker.claim(claim) for claim in system.claims]
+    stopped = False
     if system.promises:
         everything = exploration
         if alike is not None and exploration.complete:
             everything = search(renumbered=False)  # a run for ever is one of these very states
             notes.append("leads_to was checked on all states, without renumbering")
-        findings += checker.promises(everything)
+        if on_stage is not None:
+            on_stage(f"following leads_to through {everything.transitions:,} transitions")
+        try:
+            findings += checker.promises(everything)
+        except KeyboardInterrupt:
+            findings += checker.unknown_promises()
+            stopped = True
     return Report(
         protocol=protocol.name,
         bounds=system.bounds,
@@ -153,8 +173,8 @@ def check_protocol(
         states=exploration.states,
         transitions=exploration.transitions,
         depth=exploration.depth,
-        complete=exploration.complete,
-        why_incomplete=exploration.why_incomplete,
+        complete=exploration.complete and not stopped,
+        why_incomplete=INTERRUPTED if stopped else exploration.why_incomplete,
         seconds=time.perf_counter() - started,
         findings=tuple(findings),
         idle=tuple(_idle(protocol, exploration)) if exploration.complete else (),
@@ -193,12 +213,12 @@ def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], 
         smaller: the protocol with one bound changed: its name, and the value; None where that is no protocol.
 
     """
-    bits = _bits(protocol)
+    bits = state_bits(protocol)
     saved = {}
     for bound in protocol.bounds:
         less = smaller(bound.name, bound.value // 2) if bound.value > 1 else None
         if less is not None:
-            saved[bound.name] = bits - _bits(less)
+            saved[bound.name] = bits - state_bits(less)
     at = protocol.at
     fix = "narrow fields of its machines (narrow:), or let `kvfsm check --symmetry on` count what is alike once"
     if saved:
@@ -210,6 +230,16 @@ def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], 
     why = f"the search ended at {report.why_incomplete}" if report.states else report.why_incomplete
     text = f"'{protocol.name}' is too large to explore: {why}"
     return Problem("E422", at, text, fix)
+
+
+def state_bits(protocol: Protocol) -> int:
+    """Bits of a state, before what never happens is left out."""
+    slots = sum(item.slots * item.machine.bits for item in protocol.instances)
+    copies = sum(
+        program.count * (sum(local.high.bit_length() for local in program.locals) + len(program.steps).bit_length())
+        for program in protocol.programs
+    )
+    return slots + copies
 
 
 class _Checker:
@@ -241,14 +271,17 @@ class _Checker:
 
     def promises(self, exploration: Exploration) -> list[Finding]:
         """The findings about every ``leads_to``."""
-        promises = self.system.promises
         if not exploration.complete:
-            return [self._finding(promise, "leads_to", UNKNOWN, SAMPLED, None, "") for promise in promises]
+            return self.unknown_promises()
         try:
             lassos = check_promises(exploration)
         except NeedsScipy as missing:
-            return [self._finding(promise, "leads_to", UNKNOWN, SAMPLED, None, str(missing)) for promise in promises]
-        return [self._promise(promise, lassos[promise.name], exploration) for promise in promises]
+            return self.unknown_promises(str(missing))
+        return [self._promise(promise, lassos[promise.name], exploration) for promise in self.system.promises]
+
+    def unknown_promises(self, why: str = "") -> list[Finding]:
+        """Every ``leads_to``, undecided."""
+        return [self._finding(item, "leads_to", UNKNOWN, SAMPLED, None, why) for item in self.system.promises]
 
     def _promise(self, promise: Promise, lasso: Lasso | None, exploration: Exploration) -> Finding:
         if lasso is None:
@@ -289,7 +322,7 @@ def _unsearched(protocol: Protocol, engine: str) -> Report:
         Finding(item.name, "leads_to", item.says, claim_text(protocol, item.name), UNKNOWN, SAMPLED, None, "", item.at)
         for item in protocol.leads_to
     ]
-    why = f"a state has {_bits(protocol):,} bits, and no more than {BITS_MAX} are searched"
+    why = f"a state has {state_bits(protocol):,} bits, and no more than {BITS_MAX} are searched"
     bounds = tuple((bound.name, bound.value) for bound in protocol.bounds)
     return Report(protocol.name, bounds, engine, False, 0, 0, 0, False, why, 0.0, tuple(findings), (), ())
 
@@ -307,13 +340,3 @@ def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:
         for step in program.steps
         if (program.name, step.name) not in taken
     ]
-
-
-def _bits(protocol: Protocol) -> int:
-    """Bits of a state, before what never happens is left out."""
-    slots = sum(item.slots * item.machine.bits for item in protocol.instances)
-    copies = sum(
-        program.count * (sum(local.high.bit_length() for local in program.locals) + len(program.steps).bit_length())
-        for program in protocol.programs
-    )
-    return slots + copies

@@ -205,3 +205,11 @@ def test_wrong_use_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "closest: evict" in capsys.readouterr().err
     assert main(["explore", "evict", "-o", str(tmp_path)]) == 2
     assert f"'{tmp_path}' is a folder; name a file" in capsys.readouterr().err
+
+
+def test_a_protocol_that_is_too_large_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "toctou.html"
+    assert main(["explore", "toctou", "--bound", "slots=64", "--bound", "readers=64", "-o", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "spec/protocols/toctou.yaml:" in said and "too large to step through" in said and "fix: " in said
+    assert not path.exists()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
+
+from kvfsm.spec.checking import check
 from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large, with_proofs
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.limits import Limits
@@ -145,6 +148,19 @@ def test_an_interrupt_leaves_what_is_known() -> None:
     report = check_protocol(shipped().protocol("pack"), on_progress=stop)
     assert report.interrupted and not report.ok
     assert report.states > 0
+
+
+def test_an_interrupt_among_promises_keeps_what_the_search_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(exploration: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check_promises", stop)
+    stages: list[str] = []
+    report = check_protocol(toctou(), on_stage=stages.append)
+    assert stages == ["following leads_to through 120,640 transitions"]
+    assert report.interrupted and not report.ok
+    verdicts = {finding.name: finding.verdict for finding in report.findings}
+    assert (verdicts["lease_holds"], verdicts["reading_ends"]) == (HOLDS, UNKNOWN)
 
 
 def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
