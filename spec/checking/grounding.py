@@ -38,7 +38,7 @@ from .system import NOWHERE, Cell, Claim, Command, Fired, Promise, System
 
 HOLDS = ("pins", "holds")  # counters of those who use a slot
 AT_WORK = ("loading", "expanding", "quarantined")  # what a state counts as while somebody still has to finish
-OTHERS = "others"  # the owner of cells that count copies that are not there
+OTHERS = "others"  # cells of this name count copies that are not there
 _OTHERS_MAX = 255
 _KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
@@ -50,7 +50,7 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_pr
         protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
         faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
         for_proof: with the lemmas, and every ``count`` also counts copies that are not there, any number of them, which
-            do not move: a cell "others[n].count" each, that no command updates.
+            do not move: a cell "others_n" each, that no command updates.
 
     Returns:
         The system; cells that are 0 in every state are left out, and so are commands that can never be taken.
@@ -80,8 +80,7 @@ class _Way:
 class _Grounding:
     def __init__(self, protocol: Protocol, for_proof: bool = False) -> None:
         self.protocol = protocol
-        # What is counted, of copy 0 -> how many copies that are not there it is true of.
-        self.others: dict[Expr, Name] | None = {} if for_proof else None
+        self.others: dict[Count, int] | None = {} if for_proof else None  # what claims count, numbered
         self.cells = {cell.name: cell for cell in _cells(protocol)}
         self.counts = {program.name: program.count for program in protocol.programs}
         self.misfits: list[Expr] = []  # when a value does not fit its field; only a mutant's can fail to
@@ -162,20 +161,27 @@ class _Grounding:
                 holds = self.read(part.condition, {**binding, part.actor: copy})
                 one = Choice(holds, number(1), number(0), NOWHERE)
                 total = one if total == number(0) else _plus(total, one)
-            return total if self.others is None else _plus(total, self._others(part, binding))
+            return total if self.others is None else _plus(total, self._others(part, expr, binding))
 
         return rewritten(expr, rule)  # the rule leaves conditions alone until it meets their Count
 
-    def _others(self, counted: Count, binding: Mapping[str, int]) -> Name:
+    def _others(self, counted: Count, claim: Expr, binding: Mapping[str, int]) -> Name:
+        """How many copies that are not there fulfil a condition, for the slot that the claim speaks of."""
         assert self.others is not None
-        what = self.read(counted.condition, {**binding, counted.actor: 0})
-        if what not in self.others:
-            cell = Cell(
-                f"{OTHERS}[{len(self.others)}].count", OTHERS, len(self.others), "count", INT, _OTHERS_MAX, (), True
-            )
-            self.cells[cell.name] = cell
-            self.others[what] = cell.read()
-        return self.others[what]
+        indexes = {
+            part.index.name: part.owner
+            for part in walked(claim)
+            if isinstance(part, Remote) and isinstance(part.index, Name) and part.index.kind == "index"
+        }
+        owner, slot = OTHERS, 0
+        if len(indexes) == 1:
+            ((index, owner),) = indexes.items()
+            slot = binding[index]
+        what = replace(counted, at=NOWHERE)
+        field = f"{OTHERS}_{self.others.setdefault(what, len(self.others))}"
+        cell = Cell(f"{owner}[{slot}].{field}", owner, slot, field, INT, _OTHERS_MAX, (), True)
+        self.cells[cell.name] = cell
+        return cell.read()
 
     # Steps.
 
@@ -562,7 +568,9 @@ def _renumbered(groups: Iterable[tuple[int, ...]], numbers: Mapping[int, int]) -
 
 def _values_taken(system: System) -> dict[str, set[int] | None]:
     """For each cell the values that it may take, or None: any."""
-    known: dict[str, set[int] | None] = {cell.name: None if cell.owner == OTHERS else {0} for cell in system.cells}
+    known: dict[str, set[int] | None] = {
+        cell.name: None if cell.field.startswith(OTHERS) else {0} for cell in system.cells
+    }
     waiting = list(system.commands)
     changed = True
     while changed:

@@ -19,12 +19,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ..language.expressions import Expr, Name, Number, Remote
+from ..language.expressions import Compare, Expr, Name, Number, Remote
 from ..language.protocol import Protocol, range_of
 from ..language.solver import to_z3
 from ..language.trees import names_in, rewritten, walked
+from .dead import dead_steps
 from .folding import TRUE, folded, negation
 from .grounding import ground
+from .symmetry import Symmetry, symmetry_of
 from .system import Claim, Command, System
 
 Reread = Callable[[Mapping[str, int]], Protocol]  # the same protocol with other bounds
@@ -80,9 +82,10 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     if find_spec("z3") is None:
         raise NeedsZ3
     bounds = deciding_size(protocol, reread)
-    system = ground(reread(bounds), for_proof=True)
+    large = reread(bounds)
+    system = ground(large, for_proof=True)
     sizes = tuple(bounds)
-    search = _Induction(system)
+    search = _Induction(system, symmetry_of(large, system))
     return {name: Proof(name, obstacle is None, sizes, obstacle) for name, obstacle in search.run().items()}
 
 
@@ -90,7 +93,7 @@ def deciding_size(protocol: Protocol, reread: Reread) -> dict[str, int]:
     """The bounds that decide for any: enough copies and slots for one step and one claim.
 
     Of each actor two copies: one that moves and one that a claim speaks of. Of the slots as many as these copies can
-    name, before a step and after it, and a claim.
+    name, before a step and after it, and a claim. A local that is left out names slot 0 for all that it matters.
     """
     sizes = {}
     for bound in protocol.bounds:
@@ -110,11 +113,17 @@ def deciding_size(protocol: Protocol, reread: Reread) -> dict[str, int]:
 
 def _slots(protocol: Protocol, more: Protocol) -> int:
     """How many slots a step and a claim can speak of, where ``more`` has one slot more."""
+    system = ground(protocol, for_proof=True)
     named = picked = 0
     for old, new in zip(protocol.programs, more.programs, strict=True):
         grown = {a.name for a, b in zip(old.locals, new.locals, strict=True) if a.high != b.high}
-        named += min(old.count, 2) * len(grown)
-        picked = max([picked, *(sum(pick.local in grown for pick in step.choose) for step in old.steps)])
+        cells = {cell.field: cell for cell in system.cells if cell.owner == old.name and cell.field in grown}
+        named += min(old.count, 2) * len(cells)
+        # What is chosen needs a slot beside the one that the local names still, unless that is of no account any more.
+        dead = {local: dead_steps(system, cell) for local, cell in cells.items()}
+        for step in old.steps:
+            chosen = [pick.local for pick in step.choose if pick.local in grown]
+            picked = max(picked, sum(step.code not in dead.get(local, ()) for local in chosen))
     actors = frozenset(program.name for program in protocol.programs)
     exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
     free = max([1, *(len(range_of(expr, actors).indexes) for expr in exprs)])
@@ -144,12 +153,12 @@ def _step_exprs(protocol: Protocol) -> Iterator[Expr]:
 
 
 class _Induction:
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, alike: Symmetry) -> None:
         self.system = system
         self.z3: Any = import_module("z3")
         self.names = {cell.name: self.z3.Int(cell.name) for cell in system.cells}
-        # Copies are alike, so that one of each actor moves for all; the claims speak of every copy.
-        self.commands = [command for command in system.commands if command.copy == 0]
+        # Copies are alike, so that one of each actor moves for all; the claims speak of every copy. So are slots.
+        self.commands = [command for command in system.commands if command.copy == 0 and _is_first(command, alike)]
         self.solver = self.z3.Solver()
         self.solver.set("random_seed", 0)
         for cell in system.cells:
@@ -227,6 +236,22 @@ class _Induction:
 
     def _z3(self, expr: Expr) -> Any:
         return to_z3(expr, self.names, self.z3)
+
+
+def _is_first(command: Command, alike: Symmetry) -> bool:
+    """Whether a command stands for all that differ from it by numbers of slots: it names them in ascending order."""
+    for part in alike.slots:
+        pointers = {pointer.cell for pointer in part.pointers}
+        named = [fired.slot for fired in command.fired if fired.instance in part.instances]
+        named += [value for name, value in command.choices if f"{command.actor}[{command.copy}].{name}" in pointers]
+        for expr in command.guard:
+            match expr:
+                case Compare("==", Name(name=name), Number(value)) if name in pointers:
+                    named.append(value)
+        first = [slot for slot in dict.fromkeys(named) if slot in part.numbers]
+        if first != list(part.numbers[: len(first)]):
+            return False
+    return True
 
 
 def _after(expr: Expr, command: Command) -> Expr:
