@@ -52,7 +52,7 @@ def test_every_arrow_is_there(spec: Spec) -> None:
     ("before", "after"),
     [
         ("when: at != boundary, refuse", "when: at > boundary, refuse"),
-        ("{from: loading, when: ok, to: resident}", "{from: loading, when: not ok, to: resident}"),
+        ("{from: loading, when: ok, to: resident,", "{from: loading, when: not ok, to: resident,"),
         ("{from: loading, to: quarantined}", "{from: loading, to: failed}"),
     ],
 )
