@@ -52,7 +52,7 @@ def test_arrows_are_exactly_the_moves_that_the_cases_make(spec: Spec) -> None:
     ("before", "after"),
     [
         ("when: at != boundary, refuse", "when: at > boundary, refuse"),  # a refusal
-        ("{from: loading, when: ok, to: resident}", "{from: loading, when: not ok, to: resident}"),  # an arrow
+        ("{from: loading, when: ok, to: resident,", "{from: loading, when: not ok, to: resident,"),  # an arrow
         ("{from: loading, to: quarantined}", "{from: loading, to: failed}"),  # a target
         ("when: pins == 0 and holds == 0\n  structure", "when: pins == 0\n  structure"),  # eviction
         ("first: lowest", "first: highest"),
