@@ -21,7 +21,7 @@
 #define NONE UINT64_MAX
 #define SEGMENT 256  // places in the queue that a thread takes at once
 #define BLOCK 1024   // states judged at once
-#define AHEAD 24     // successors between touching their place in the index and looking there
+#define AHEAD 32     // successors between touching their place in the index and looking there
 
 // The first row in [from, to) with BAD, which reads the row s, or NONE.
 #define FIRST_WHERE(rows, from, to, BAD)                                                   \
