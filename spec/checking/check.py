@@ -7,12 +7,13 @@ ends early decides only what it has seen broken or met; everything else is ``unk
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
 
+from ..language.expressions import Compare, Expr, Logic, Remote, Value
 from ..language.model import Event
 from ..language.problems import Place, Problem
 from ..language.protocol import Protocol
@@ -328,7 +329,8 @@ def _unsearched(protocol: Protocol, engine: str) -> Report:
 
 
 def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:
-    """Steps that nobody takes in any state."""
+    """Steps that nobody takes in any state, but for those of actors that a claim says never get on."""
+    never = {name for item in protocol.properties if item.kind == "always" for name in _kept_in_place(item.that)}
     taken = {
         (command.actor, command.step)
         for command, count in zip(exploration.system.commands, exploration.taken.tolist(), strict=True)
@@ -338,5 +340,15 @@ def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:
         f"{program.name}.{step.name}"
         for program in protocol.programs
         for step in program.steps
-        if (program.name, step.name) not in taken
+        if (program.name, step.name) not in taken and program.name not in never
     ]
+
+
+def _kept_in_place(expr: Expr) -> Iterator[str]:
+    """Actors that a claim says stay at one step: "late.at == attempt", alone or joined by ``and``."""
+    match expr:
+        case Logic("and", operands):
+            for operand in operands:
+                yield from _kept_in_place(operand)
+        case Compare("==", Remote(owner=owner, index=None, field="at"), Value()):
+            yield owner
