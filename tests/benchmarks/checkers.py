@@ -15,7 +15,7 @@ from kvfsm.spec.checking.canonical import Renumbering
 from kvfsm.spec.checking.compiling import compiler
 from kvfsm.spec.checking.explore import Exploration, explore
 from kvfsm.spec.checking.exports import murphi, promela, tla
-from kvfsm.spec.checking.exports.peers import Build, Missing, Outcome, run_rumur, run_spin, run_tlc
+from kvfsm.spec.checking.exports.peers import LONG_RUN, Build, Missing, Outcome, run_rumur, run_spin, run_tlc
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout
 from kvfsm.spec.checking.symmetry import symmetry_of
@@ -142,7 +142,7 @@ def _explored(program: str, search: Callable[[], Exploration]) -> Run:
 def _peers(subject: Subject, system: System) -> Iterator[Job]:
     spin, rumur = partial(_spin, promela.export(system), subject.table), partial(_rumur, murphi.export(system))
     module, configuration = tla.export(system), tla.configuration(system)
-    tlc = partial(_run, "TLC", lambda folder: run_tlc(module, configuration, folder, TLC_SECONDS))
+    tlc = partial(_run, "TLC", lambda folder: run_tlc(module, configuration, folder, TLC_SECONDS, LONG_RUN))
     if subject.protocol != "toctou":
         yield "SPIN", partial(_run, "SPIN", spin)
         yield "Rumur", partial(_run, "Rumur", rumur)
@@ -221,4 +221,4 @@ def print_runs(subject: Subject, runs: Sequence[Run], rows: Sequence[dict[str, o
         print(f"  {name:34}{run.states:>12,}{run.seconds:>10.2f}{run.rate:>13,.0f}  {run.note}".rstrip())
     for row in rows:
         aim = "" if row["aim"] is None else f"   aim {row['aim']:g}{'' if row['met'] else ': MISSED'}"
-        print(f"  {str(row['work']).split(': ', 1)[1]:52}{row['ratio']:>8,.2f} x{aim}")
+        print(f"  {str(row['work']).split(': ', 1)[1]:52}{row['ratio']:>8,.2f} x{aim}", flush=True)

@@ -21,6 +21,8 @@ from ..system import System
 from . import murphi, promela, tla
 
 _MEMORY_MAX = 12_000  # MiB that a peer may take
+_SHORT_RUN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LONG_RUN = ("-XX:+UseParallelGC", "-XX:ParallelGCThreads=1")  # options of Java for TLC
 
 
 class Missing(RuntimeError):
@@ -35,7 +37,7 @@ class Failed(RuntimeError):
 class Outcome:
     """What a peer found.
 
-    ``seconds`` are those of the search itself, without compilation: of its processor or by the clock, whichever is less.
+    ``seconds`` are those of the search without compilation: of its processor or by the clock, whichever is less.
     With a violation, or if it was stopped (``complete`` is false), ``states`` and ``transitions`` are those up to it.
     ``story`` is the peer's own words.
     """
@@ -115,10 +117,13 @@ def run_rumur(text: str, folder: Path, build: Build = Build()) -> Outcome:
     )
 
 
-def run_tlc(text: str, configuration: str, folder: Path, limit: float | None = None) -> Outcome:
+def run_tlc(
+    text: str, configuration: str, folder: Path, limit: float | None = None, java: Sequence[str] = _SHORT_RUN
+) -> Outcome:
     """TLC on a module, whose name is looked for in the text; files are written in ``folder``.
 
-    After ``limit`` seconds it is stopped, and the outcome is what it had told last.
+    After ``limit`` seconds it is stopped, and the outcome is what it had told last. ``java`` are options of the virtual
+    machine; by default those that suit runs of seconds.
 
     Raises:
         Missing: Java or TLC is not installed.
@@ -129,8 +134,8 @@ def run_tlc(text: str, configuration: str, folder: Path, limit: float | None = N
     name = _found(r"MODULE (\w+)", text)
     (folder / f"{name}.tla").write_text(text, "utf-8")
     (folder / f"{name}.cfg").write_text(configuration, "utf-8")
-    java = [program, "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", f"-Xmx{_MEMORY_MAX // 2}m", "-cp", str(jar)]
-    told, seconds = _timed([*java, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder, limit)
+    machine = [program, *java, f"-Xmx{_MEMORY_MAX // 2}m", "-cp", str(jar)]
+    told, seconds = _timed([*machine, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder, limit)
     violated = re.search(r"is violated|were violated|Assumption .* is false", told) is not None
     complete = violated or "No error has been found" in told
     if not complete:

@@ -22,7 +22,6 @@ from kvfsm.spec.language.load import load_spec
 from .hand_made import cell, claim, flag, is_, system
 
 NAMES = sorted(protocol.name for protocol in load_spec().required().protocols)
-LONG_FOR_TLC = {"publish"}  # more than ten seconds, or nearly
 
 
 @cache
@@ -44,22 +43,30 @@ def asked(peer: str, it: System, folder: Path) -> Outcome:
         pytest.skip(str(problem))
 
 
-def pairs() -> list[object]:
-    return [
-        pytest.param(peer, name, marks=[pytest.mark.long] if peer == "TLC" and name in LONG_FOR_TLC else [])
-        for peer in PEERS
-        for name in NAMES
-    ]
-
-
-@pytest.mark.parametrize(("peer", "name"), pairs())
-def test_a_peer_finds_as_many_states_of_a_shipped_protocol_as_we_do(peer: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_peer_finds_as_many_states_of_a_shipped_protocol_as_we_do(name: str, peer: str, tmp_path: Path) -> None:
     ours, theirs = explored(name), asked(peer, grounded(name), tmp_path)
     assert not theirs.violated, theirs.story
     assert not ours.violations
     assert theirs.states == ours.states, f"{peer} {theirs.version}"
     if peer == "Rumur":
         assert theirs.transitions == ours.transitions
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("peer", ["SPIN", "Rumur"])
+@pytest.mark.parametrize(
+    ("name", "bound", "states"), [("toctou", "slots", 931_200), ("publish", "writers", None), ("read", "readers", None)]
+)
+def test_a_peer_finds_as_many_states_in_raised_bounds(
+    name: str, bound: str, states: int | None, peer: str, tmp_path: Path
+) -> None:
+    size = dict(grounded(name).bounds)[bound] + 1
+    raised = grounded(name, None, **{bound: size})
+    ours, theirs = explore(raised), asked(peer, raised, tmp_path)
+    assert theirs.states == ours.states > explored(name).states
+    assert states in (None, ours.states)
 
 
 @pytest.mark.parametrize("peer", PEERS)
