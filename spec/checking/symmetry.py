@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from ..language.expressions import (
     Arithmetic,
@@ -209,7 +210,8 @@ class _Search:
         """A command for every value of the locals that name slots and that it reads."""
         names = {pointer.cell: pointer for pointer in pointers}
         found = []
-        for values in self._values([*command.guard, *(value for _, value in command.updates)], names):
+        known = _required(command, names)
+        for values in self._values([*command.guard, *(value for _, value in command.updates)], names, known):
             guard = [with_values(expr, values) for expr in command.guard]
             if FALSE in guard:
                 continue
@@ -235,10 +237,26 @@ class _Search:
             if (said := with_values(expr, values)) != neutral
         ]
 
-    def _values(self, exprs: Iterable[Expr], names: Mapping[str, Pointer]) -> Iterator[dict[str, int]]:
+    def _values(
+        self, exprs: Iterable[Expr], names: Mapping[str, Pointer], known: Mapping[str, int] = MappingProxyType({})
+    ) -> Iterator[dict[str, int]]:
         read = dict.fromkeys(name.name for expr in exprs for name in names_in(expr) if name.name in names)
-        for values in itertools.product(*(range(self.system.cell(name).high + 1) for name in read)):
+        ranges = ((known[name],) if name in known else range(self.system.cell(name).high + 1) for name in read)
+        for values in itertools.product(*ranges):
             yield dict(zip(read, values, strict=True))
+
+
+def _required(command: Command, names: Collection[str]) -> dict[str, int]:
+    """The values of some cells without which a command cannot be taken."""
+    return {
+        part.left.name: part.right.value
+        for part in command.guard
+        if isinstance(part, Compare)
+        and part.op == "=="
+        and isinstance(part.left, Name)
+        and part.left.name in names
+        and isinstance(part.right, Number)
+    }
 
 
 @dataclass(frozen=True, slots=True)
