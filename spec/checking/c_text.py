@@ -6,7 +6,7 @@ guessing wrong. Divisors are therefore held at 1 or more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..language.expressions import Arithmetic, Expr, Extreme, Number
@@ -15,6 +15,7 @@ from ..targets.c import C
 from ..targets.infix import Leaf, Operator
 from ..targets.lowering import simplified, without_extremes, without_implies, without_membership
 from .conditions import Conditions, Spelling
+from .dense import Part
 from .derivation import unproven
 from .exploration import Symmetry
 from .folding import both, either, equal, number
@@ -53,13 +54,16 @@ def _spelled(leaf: Leaf) -> str:
     return name
 
 
-def header_text(layout: Layout, symmetry: Symmetry | None, derived_bits: int, wide: bool, factor: int) -> str:
+def header_text(
+    layout: Layout, symmetry: Symmetry | None, derived_bits: int, index: Sequence[Part], wide: bool, factor: int
+) -> str:
     """What ``engine.c`` needs to know of a system.
 
     Args:
         layout: of its states.
         symmetry: which states are alike.
         derived_bits: lowest bits that a perfect index leaves out.
+        index: what a perfect index is made of.
         wide: whether numbers of states need more than 32 bits.
         factor: of the hash.
 
@@ -83,8 +87,28 @@ def header_text(layout: Layout, symmetry: Symmetry | None, derived_bits: int, wi
     lines += [f"typedef uint{64 if wide else 32}_t number;", ""]
     if symmetry is not None:
         lines += [symmetry.c_text(layout), ""]
-    lines += [*_expand(layout, groups), "", *_follows(layout), "", *_claims(layout)]
+    lines += [*_place_of(index), "", *_expand(layout, groups), "", *_follows(layout), "", *_claims(layout)]
     return "\n".join(lines) + "\n"
+
+
+def _place_of(index: Sequence[Part]) -> list[str]:
+    tables, terms, stride = [], [], 1
+    for place, part in enumerate(index):
+        field = f"(s >> {part.shift} & UINT64_C({part.mask:#x}))"
+        if part.numbers is None:
+            terms.append(f"{field} * UINT64_C({stride})")
+        else:
+            numbers = ", ".join(f"UINT64_C({number * stride})" for number in part.numbers)
+            tables.append(f"static const uint64_t part_{place}[] = {{{numbers}}};")
+            terms.append(f"part_{place}[{field}]")
+        stride *= part.count
+    return [
+        "// The place of a state of one word in a perfect index.",
+        *tables,
+        "static inline uint64_t place_of(const uint64_t s) {",
+        f"    return {' + '.join(terms)};",
+        "}",
+    ]
 
 
 def _expand(layout: Layout, groups: Iterable[Group]) -> list[str]:

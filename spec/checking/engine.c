@@ -8,7 +8,7 @@
 //   ALL_MOVE                     whether every command is sure to lead to another state
 //   SYMMETRIC                    whether canonical(s) puts a state in the place of all that are alike
 //   number                       unsigned type of a state's number in the queue
-//   expand, follows, first_claim, quiet_claim
+//   place_of, expand, follows, first_claim, quiet_claim
 //
 // The caller (engine_c.py) owns all memory, and calls advance() until it says that the search is over.
 #include <pthread.h>
@@ -137,7 +137,7 @@ static inline void into_bits(struct worker *w, int count, uint64_t first, const 
     struct search *search = w->search;
     struct buffer *b = w->buffer;
     uint64_t *bits = search->index;
-    for (int k = 0; k < count; k++) b->place[k] = b->after[k] >> DERIVED_BITS;
+    for (int k = 0; k < count; k++) b->place[k] = place_of(b->after[k]);
     for (int k = 0; k < count && k < AHEAD; k++) __builtin_prefetch(bits + (b->place[k] >> 6), 1);
     for (int k = 0; k < count; k++) {
         if (k + AHEAD < count) __builtin_prefetch(bits + (b->place[k + AHEAD] >> 6), 1);
@@ -353,7 +353,7 @@ int index_all(struct search *search) {
             table[place] = (number)(i + 1);
         } else {
             if (DERIVED_BITS && (CHECKED || i == 0) && !follows(s)) return MISMATCH;
-            const uint64_t place = s[0] >> DERIVED_BITS;
+            const uint64_t place = place_of(s[0]);
             ((uint64_t *)search->index)[place >> 6] |= UINT64_C(1) << (place & 63);
         }
     }

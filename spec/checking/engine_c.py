@@ -7,6 +7,7 @@ growing copies nothing; the index begins small, as a table, and becomes a bit a 
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from .c_text import header_text
 from .compiling import load
+from .dense import parts
 from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
 from .exploration import Found, Symmetry
 from .layout import Layout
@@ -63,13 +65,14 @@ class _Run:
     ) -> None:
         self.layout, self.limits = layout, limits
         self.derived_bits = layout.derived_bits if without_derived else 0
-        self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
+        index = parts(layout, self.derived_bits, symmetry is None) if layout.word_count == 1 else ()
+        self.bits = math.prod(part.count for part in index) if index else None  # of a perfect index
         room = self._room(limits.bytes)
         self.wide = room >= (1 << 32) - 1
         self.library = load(
             {
                 "engine.c": Path(__file__).with_name("engine.c").read_text(),
-                "system.h": header_text(layout, symmetry, self.derived_bits, self.wide, factor & NONE),
+                "system.h": header_text(layout, symmetry, self.derived_bits, index, self.wide, factor & NONE),
             }
         )
         self._declare()
@@ -161,10 +164,10 @@ class _Run:
             return False
 
     def _bits_taken(self) -> bool:
-        if self.index_bits is None:
+        if self.bits is None:
             return False
-        words = max(1, (1 << self.index_bits) >> 6)
-        pays = self.index_bits <= SMALL_BITS or words * 8 <= int(self.state.tail) * WORTH
+        words = (self.bits >> 6) + 1
+        pays = self.bits <= 1 << SMALL_BITS or words * 8 <= int(self.state.tail) * WORTH
         if not pays or words * 8 > (self._spare() - int(self.index.nbytes)) // 2:
             return False
         self._take_index(np.zeros(words, dtype=np.uint64), 0)
