@@ -66,7 +66,6 @@ def explore(
     if (limits.states is not None and limits.states < 1) or threads < 1:
         raise ValueError("a search needs room for one state and one thread at least")
     started = time.perf_counter()
-
     layout = Layout(system)
 
     def by_numpy(without_derived: bool, limits: Limits = limits) -> Found:
@@ -85,7 +84,7 @@ def explore(
     # Whether compiling pays is seen by beginning without.
     most = AUTO_STATES if limits.states is None else min(limits.states, AUTO_STATES)
     found = _searched(lambda without_derived: by_numpy(without_derived, replace(limits, states=most)))
-    if found.why_incomplete is None or found.why_incomplete != TOO_MANY.format(states=AUTO_STATES):
+    if found.why_incomplete != TOO_MANY.format(states=AUTO_STATES):
         return done("numpy", found)
     try:
         return done("c", _searched(by_c))
