@@ -22,6 +22,7 @@ STATES = {
     "admit": 7652,
     "agree": 38117,
     "arrive": 4230,
+    "capture": 4376,
     "catch_up": 28682,
     "checkpoint": 8451,
     "evict": 2166,
