@@ -33,7 +33,7 @@ from ...spec.checking.hunt import TooLargeError
 from ...spec.checking.limits import Limits, Progress
 from ...spec.checking.proof import prove
 from ...spec.language.load import Spec, resized
-from ...spec.language.problems import Problem, SpecError, closest, render_all
+from ...spec.language.problems import Problem, closest, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
 from ..story_pytest import model_only
@@ -205,8 +205,15 @@ def _check(
     caught = not wrong and not any(mutant.is_hole for mutant in mutants)
     ok = not stopped and caught and all(row.report.ok for row in rows)
     if args.json:
-        print(json.dumps({"ok": ok, "protocols": [data(row, _of(row.protocol, mutants)) for row in rows],
-                          "machine_mutants": _of(None, mutants)}))
+        print(
+            json.dumps(
+                {
+                    "ok": ok,
+                    "protocols": [data(row, _of(row.protocol, mutants)) for row in rows],
+                    "machine_mutants": _of(None, mutants),
+                }
+            )
+        )
     else:
         _print_details(rows, spec)
         if mutants:
@@ -243,18 +250,11 @@ def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
     )
     ticker.clear()
     if settings.prove:
-        report = with_proofs(report, prove(protocol, lambda bounds: _resized(spec, protocol, bounds)))
+        report = with_proofs(report, prove(protocol, lambda bounds: resized(spec, protocol.name, bounds)[0]))
     problem = None
     if not report.complete and not report.interrupted:
         problem = too_large(report, protocol, lambda name, value: _smaller(spec, protocol, name, value))
     return Row(protocol, report, problem)
-
-
-def _resized(spec: Spec, protocol: Protocol, bounds: Mapping[str, int]) -> Protocol:
-    found, problems = resized(spec, protocol.name, bounds)
-    if found is None:
-        raise SpecError(problems.sorted(), problems.sources)
-    return found
 
 
 def _smaller(spec: Spec, protocol: Protocol, name: str, value: int) -> Protocol | None:
@@ -320,4 +320,3 @@ def _write(folder: Path, rows: Sequence[Row], spec: Spec) -> list[str]:
             write.put(folder / name, text)
             lines.append(f"wrote {folder / name}")
     return lines
-

@@ -199,10 +199,12 @@ def _with_proof(finding: Finding, proof: Proof | None) -> Finding:
 def _obstacle(obstacle: Obstacle) -> str:
     """What keeps a claim from being proved by induction."""
     where = f" for {obstacle.binding}" if obstacle.binding else ""
+    if obstacle.why is not None:
+        return obstacle.why
     if obstacle.command is None:
         return f"it does not hold at first{where}"
-    before = ", ".join(f"{name} = {value}" for name, value in obstacle.before.items())
-    return f"'{obstacle.command.label}' breaks it{where} in a state that the claims allow, reachable or not: {before}"
+    before = f"where {', '.join(obstacle.told)}" if obstacle.told else "in the first state"
+    return f"'{obstacle.command.label}' would break it{where} {before}; if no run gets there, a lemma can say so"
 
 
 def too_large(report: Report, protocol: Protocol, smaller: Callable[[str, int], Protocol | None]) -> Problem:

@@ -39,7 +39,8 @@ from .system import NOWHERE, Cell, Claim, Command, Fired, Promise, System
 HOLDS = ("pins", "holds")  # counters of those who use a slot
 AT_WORK = ("loading", "expanding", "quarantined")  # what a state counts as while somebody still has to finish
 OTHERS = "others"  # cells of this name count copies that are not there
-_OTHERS_MAX = 255
+AT_FIRST = "_at_first"  # and of this name, copies that fulfil the condition before they have moved
+_OTHERS_MAX = 1 << 40  # more than any number that a claim compares them with
 _KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
 
@@ -50,7 +51,8 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_pr
         protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
         faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
         for_proof: with the lemmas, and every ``count`` also counts copies that are not there, any number of them, which
-            do not move: a cell "others_n" each, that no command updates.
+            do not move: a cell "others_actor_n" each, that no command updates. ``AT_FIRST`` ends its name where a copy
+            fulfils the condition from the first state on; elsewhere it is 0 there.
 
     Returns:
         The system; cells that are 0 in every state are left out, and so are commands that can never be taken.
@@ -178,7 +180,9 @@ class _Grounding:
             ((index, owner),) = indexes.items()
             slot = binding[index]
         what = replace(counted, at=NOWHERE)
-        field = f"{OTHERS}_{self.others.setdefault(what, len(self.others))}"
+        condition = self.read(counted.condition, {**binding, counted.actor: 0})
+        early = evaluate(condition, {name.name: 0 for name in names_in(condition)})
+        field = f"{OTHERS}_{counted.actor}_{self.others.setdefault(what, len(self.others))}{AT_FIRST if early else ''}"
         cell = Cell(f"{owner}[{slot}].{field}", owner, slot, field, INT, _OTHERS_MAX, (), True)
         self.cells[cell.name] = cell
         return cell.read()
@@ -200,7 +204,7 @@ class _Grounding:
                     for pairs in (zip((pick.local for pick in step.choose), values, strict=True) for values in choices)
                 ]
                 guard = (*base, *conjuncts(negation(either(fits))))
-                updates = self._branch(program, copy, step.otherwise, own)
+                updates = self._branch(program, copy, step.otherwise, own, guard)
                 yield from self._command(program, copy, step, {}, "otherwise", (), guard, updates)
 
     def _slots_told_apart(
@@ -246,25 +250,37 @@ class _Grounding:
         for way in self._fired(guard, calls):
             if way.refused:
                 if step.refused is not None:
-                    updates = self._branch(program, copy, step.refused, own)
+                    updates = self._branch(program, copy, step.refused, own, way.guard)
                     yield from self._command(program, copy, step, chosen, "refused", way.fired, way.guard, updates)
                 continue
             updates = {f"{program.name}[{copy}].{name}": value for name, value in picked.items()}
-            updates |= self._assigned(program, copy, step.do, now)
+            updates |= self._assigned(program, copy, step.do, now, way.guard)
             updates[f"{program.name}[{copy}].at"] = number(step.then)
             yield from self._command(
                 program, copy, step, chosen, "applied", way.fired, way.guard, {**way.after, **updates}
             )
 
-    def _branch(self, program: Program, copy: int, branch: Branch, own: Mapping[str, Expr]) -> dict[str, Expr]:
-        updates = self._assigned(program, copy, branch.do, own)
+    def _branch(
+        self, program: Program, copy: int, branch: Branch, own: Mapping[str, Expr], guard: tuple[Expr, ...]
+    ) -> dict[str, Expr]:
+        updates = self._assigned(program, copy, branch.do, own, guard)
         updates[f"{program.name}[{copy}].at"] = number(branch.then)
         return updates
 
     def _assigned(
-        self, program: Program, copy: int, do: Iterable[Assignment], own: Mapping[str, Expr]
+        self,
+        program: Program,
+        copy: int,
+        do: Iterable[Assignment],
+        own: Mapping[str, Expr],
+        guard: tuple[Expr, ...],
     ) -> dict[str, Expr]:
-        return {f"{program.name}[{copy}].{item.field}": self.read(item.value, {program.name: copy}, own) for item in do}
+        updates = {}
+        for item in do:
+            name = f"{program.name}[{copy}].{item.field}"
+            value = self.read(item.value, {program.name: copy}, own)
+            updates[name] = self._fitting(value, self.cells[name].high, guard)
+        return updates
 
     def _command(
         self,
@@ -302,7 +318,7 @@ class _Grounding:
                     condition = (*way.guard, *conjuncts(fits))
                     after = dict(way.after)
                     for field, value in do.items():
-                        after[f"{instance}[{slot}].{field}"] = self._fitting(machine, field, value, condition)
+                        after[f"{instance}[{slot}].{field}"] = self._fitting(value, machine.field(field).max, condition)
                     fired = (*way.fired, Fired(instance, slot, name, case))
                     following.append(_Way(condition, after, fired, False))
                 no = negation(either(fits for _, fits, _ in taken))
@@ -312,9 +328,8 @@ class _Grounding:
             ways = following
         yield from ways
 
-    def _fitting(self, machine: Machine, field: str, value: Expr, guard: tuple[Expr, ...]) -> Expr:
-        """The value, kept within the field; that it has to be is noted, since it must never come to pass."""
-        high = machine.field(field).max
+    def _fitting(self, value: Expr, high: int, guard: tuple[Expr, ...]) -> Expr:
+        """The value, kept within [0, ``high``]; that it has to be is noted, since it must never come to pass."""
         low, top = interval(value)
         if low >= 0 and top <= high:
             return value

@@ -1,11 +1,16 @@
 """Claims proved for any number of slots and copies, by induction over the steps.
 
 Every claim is a statement about one copy of each actor and some slots, and a step is taken by one copy that touches
-the slots which its locals name. So if a step could break a claim among any number of slots and copies, it could do so
-among just those that the claim and the step speak of: leave out all others, and every claim still holds before the
-step, for fewer copies and slots. It is therefore enough to try every state, reachable or not, of one size: the claims
-hold before, a command is taken, the claim must hold after. ``count`` is the exception, since it speaks of all copies;
-those left out are counted by a number that the step does not change (``ground(for_proof=True)``).
+the slots which its locals name. So if a step could break a claim among many slots and copies, it could do so among just
+those that the claim and the step speak of: leave out all others, and every claim still holds before the step, for fewer
+copies and slots. It is therefore enough to try every state, reachable or not, of the sizes up to one that has room for
+all of these (``deciding_size``): the claims hold before, a command is taken, the claim must hold after. Smaller sizes
+are tried too, since a claim may fail just because there is no other slot, or no other copy.
+
+``count`` is the exception, since it speaks of all copies. Those left out are counted by a number that the step does
+not change (``ground(for_proof=True)``), which is true of a condition on what the copies themselves hold; a claim that
+counts by anything else is not proved. At first that number is 0, or anything where copies fulfil the condition from the
+start.
 
 Claims are proved together: what holds in the first state and is kept by every command as long as all of them hold. One
 that is not kept is left out, and the rest tried again. A claim that is true but not kept needs a *lemma* beside it.
@@ -13,23 +18,24 @@ that is not kept is left out, and the rest tried again. A claim that is true but
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ..language.expressions import Compare, Expr, Name, Number, Remote
+from ..language.expressions import Compare, Count, Expr, Name, Number, Remote
 from ..language.protocol import Protocol, range_of
 from ..language.solver import to_z3
 from ..language.trees import names_in, rewritten, walked
 from .dead import dead_steps
 from .folding import TRUE, folded, negation
-from .grounding import ground
+from .grounding import AT_FIRST, OTHERS, ground
 from .symmetry import Symmetry, symmetry_of
-from .system import Claim, Command, System
+from .system import Claim, Command, State, System
 
-Reread = Callable[[Mapping[str, int]], Protocol]  # the same protocol with other bounds
+Reread = Callable[[Mapping[str, int]], Protocol | None]  # the same protocol with other bounds; None: not with these
 
 
 class NeedsZ3(Exception):
@@ -43,19 +49,21 @@ class NeedsZ3(Exception):
 class Obstacle:
     """A counterexample to induction: every claim that was still assumed holds in ``before``, and ``command`` breaks it.
 
-    ``before`` may be a state that no run reaches; then a lemma that rules it out helps. ``at_first``: it is the first
-    state itself that does not fulfil the claim.
+    ``before`` may be a state that no run reaches; then a lemma that rules it out helps. As many of its cells as can be
+    are 0. Without a command: the first state itself does not fulfil the claim, or ``why`` says what the matter is.
     """
 
     command: Command | None
     binding: str
-    before: Mapping[str, int]  # cell -> value; cells that do not matter are left out
+    before: Mapping[str, int]  # cell -> value
     assumed: tuple[str, ...]
+    told: tuple[str, ...] = ()  # the cells that are not 0, as the spec calls their values: "reader[0].at = release"
+    why: str | None = None
 
     @property
     def at_first(self) -> bool:
         """Whether the claim fails before anything has happened."""
-        return self.command is None
+        return self.command is None and self.why is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
 
     Args:
         protocol: as its file says.
-        reread: reads the same file with other bounds, for the one size that decides.
+        reread: reads the same file with other bounds, for the sizes that decide; None where these are none of its.
 
     Raises:
         NeedsZ3: Z3 is missing.
@@ -81,44 +89,74 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     """
     if find_spec("z3") is None:
         raise NeedsZ3
-    bounds = deciding_size(protocol, reread)
-    large = reread(bounds)
-    system = ground(large, for_proof=True)
-    sizes = tuple(bounds)
-    search = _Induction(system, symmetry_of(large, system))
-    return {name: Proof(name, obstacle is None, sizes, obstacle) for name, obstacle in search.run().items()}
+    growths = _growths(protocol, reread)
+    sizes = _sizes(protocol, growths)
+    growing = frozenset().union(*(growth.actors for growth in growths))
+    lost = _uncountable(protocol)
+    smaller = (reread(bounds) for bounds in reversed(sizes))
+    searches = [_search(each, growing) for each in smaller if each is not None]
+    settled = False
+    while not settled:  # what one size takes away, another may have rested on
+        before = len(lost)
+        for search in searches:
+            search.run(lost)
+        settled = len(lost) == before
+    names = tuple(sizes[-1])
+    return {name: Proof(name, name not in lost, names, lost.get(name)) for name in searches[0].claims}
 
 
 def deciding_size(protocol: Protocol, reread: Reread) -> dict[str, int]:
-    """The bounds that decide for any: enough copies and slots for one step and one claim.
+    """The bounds that decide for any greater: enough copies and slots for one step and one claim.
 
     Of each actor two copies: one that moves and one that a claim speaks of. Of the slots as many as these copies can
-    name, before a step and after it, and a claim. A local that is left out names slot 0 for all that it matters.
+    name, before a step and after it, and a claim. A local that is left out names slot 0 for all that it matters. A
+    bound that the file cannot be read with is none that can be raised, and is not among them.
     """
-    sizes = {}
+    return _sizes(protocol, _growths(protocol, reread))[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """What there is more of when a bound is raised, and the size of it that decides."""
+
+    bound: str
+    actors: frozenset[str]
+    pools: frozenset[str]
+    size: int
+
+
+def _growths(protocol: Protocol, reread: Reread) -> list[_Growth]:
+    found = []
     for bound in protocol.bounds:
         more = reread({bound.name: bound.value + 1})
-        actors = [old.name for old, new in zip(protocol.programs, more.programs, strict=True) if old.count != new.count]
-        pools = [
-            old.name for old, new in zip(protocol.instances, more.instances, strict=True) if old.slots != new.slots
-        ]
-        if not actors and not pools:
+        if more is None:
             continue
-        wanted = 2 if actors else 1
-        if pools:
-            wanted = max(wanted, _slots(protocol, more))
-        sizes[bound.name] = wanted
-    return sizes
+        programs = zip(protocol.programs, more.programs, strict=True)
+        instances = zip(protocol.instances, more.instances, strict=True)
+        actors = frozenset(old.name for old, new in programs if old.count != new.count)
+        pools = frozenset(old.name for old, new in instances if old.slots != new.slots)
+        size = max(2 if actors else 1, _slots(protocol, more) if pools else 1)
+        if (actors or pools) and reread({bound.name: size}) is not None:
+            found.append(_Growth(bound.name, actors, pools, size))
+    return found
+
+
+def _sizes(protocol: Protocol, growths: list[_Growth]) -> list[dict[str, int]]:
+    """All sizes that have to be tried, the one that decides for all greater ones last."""
+    named = max(_literals(protocol), default=0) + 1
+    ranges = [range(named if growth.pools else 1, growth.size + 1) for growth in growths]
+    names = [growth.bound for growth in growths]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*ranges)]
 
 
 def _slots(protocol: Protocol, more: Protocol) -> int:
     """How many slots a step and a claim can speak of, where ``more`` has one slot more."""
-    system = ground(protocol, for_proof=True)
+    system = ground(more, for_proof=True)  # where a local can name more than one slot, it is not left out as constant
     named = picked = 0
     for old, new in zip(protocol.programs, more.programs, strict=True):
         grown = {a.name for a, b in zip(old.locals, new.locals, strict=True) if a.high != b.high}
         cells = {cell.field: cell for cell in system.cells if cell.owner == old.name and cell.field in grown}
-        named += min(old.count, 2) * len(cells)
+        named += (1 if old.count == new.count == 1 else 2) * len(cells)
         # What is chosen needs a slot beside the one that the local names still, unless that is of no account any more.
         dead = {local: dead_steps(system, cell) for local, cell in cells.items()}
         for step in old.steps:
@@ -127,20 +165,30 @@ def _slots(protocol: Protocol, more: Protocol) -> int:
     actors = frozenset(program.name for program in protocol.programs)
     exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
     free = max([1, *(len(range_of(expr, actors).indexes) for expr in exprs)])
-    literals = [
-        part.index.value
-        for expr in (*exprs, *_step_exprs(protocol))
-        for part in walked(expr)
-        if isinstance(part, Remote) and isinstance(part.index, Number)
+    literals = _literals(protocol)
+    return max(named + picked + free + len(literals), max(literals, default=0) + 1)
+
+
+def _literals(protocol: Protocol) -> frozenset[int]:
+    """The slots that steps and claims name by number."""
+    exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
+    indexes = [
+        part.index for expr in (*exprs, *_step_exprs(protocol)) for part in walked(expr) if isinstance(part, Remote)
     ]
-    fired = [
-        fire.slot.value
-        for program in protocol.programs
-        for step in program.steps
-        for fire in step.fire
-        if isinstance(fire.slot, Number)
-    ]
-    return named + picked + free + len(set(literals) | set(fired))
+    indexes += [fire.slot for program in protocol.programs for step in program.steps for fire in step.fire]
+    return frozenset(index.value for index in indexes if isinstance(index, Number))
+
+
+def _uncountable(protocol: Protocol) -> dict[str, Obstacle]:
+    """Claims that count copies by what these do not hold themselves."""
+    why = "it counts by what the copies do not hold themselves, which a step of another can change"
+    return {
+        item.name: Obstacle(None, "", {}, (), why=why)
+        for item in protocol.properties
+        for part in walked(item.that)
+        if isinstance(part, Count)
+        and any(isinstance(inner, Remote) and inner.owner != part.actor for inner in walked(part.condition))
+    }
 
 
 def _step_exprs(protocol: Protocol) -> Iterator[Expr]:
@@ -152,57 +200,74 @@ def _step_exprs(protocol: Protocol) -> Iterator[Expr]:
             yield from (value for fire in step.fire for _, value in fire.args)
 
 
+def _search(protocol: Protocol, growing: frozenset[str]) -> _Induction:
+    system = ground(protocol, for_proof=True)
+    return _Induction(system, symmetry_of(protocol, system), growing)
+
+
 class _Induction:
-    def __init__(self, system: System, alike: Symmetry) -> None:
+    """The induction at one size; Z3's solver, with what it was told already."""
+
+    def __init__(self, system: System, alike: Symmetry, growing: frozenset[str]) -> None:
         self.system = system
         self.z3: Any = import_module("z3")
+        self.claims = {claim.name: claim for claim in system.claims if claim.kind == "always"}
         self.names = {cell.name: self.z3.Int(cell.name) for cell in system.cells}
         # Copies are alike, so that one of each actor moves for all; the claims speak of every copy. So are slots.
         self.commands = [command for command in system.commands if command.copy == 0 and _is_first(command, alike)]
         self.solver = self.z3.Solver()
         self.solver.set("random_seed", 0)
         for cell in system.cells:
-            self.solver.add(self.names[cell.name] >= 0, self.names[cell.name] <= cell.high)
-        self.assumed = {claim.name: self.z3.Bool(claim.name) for claim in system.claims if claim.kind == "always"}
-        for claim in system.claims:
-            if claim.kind == "always":
-                self.solver.add(self.z3.Implies(self.assumed[claim.name], self.z3.And(*map(self._z3, claim.exprs))))
+            self.solver.add(self.names[cell.name] >= 0)
+            if not cell.field.startswith(OTHERS):
+                self.solver.add(self.names[cell.name] <= cell.high)
+            elif not any(cell.field.startswith(f"{OTHERS}_{actor}_") for actor in growing):
+                self.solver.add(self.names[cell.name] == 0)
+        self.assumed = {name: self.z3.Bool(name) for name in self.claims}
+        for name, claim in self.claims.items():
+            self.solver.add(self.z3.Implies(self.assumed[name], self.z3.And(*map(self._z3, claim.exprs))))
         # (claim, command) -> the claims that its proof rests on, which stands as long as all of these do
         self.rests_on: dict[tuple[str, int], frozenset[str]] = {}
 
-    def run(self) -> dict[str, Obstacle | None]:
-        """What stands in the way of each claim; None: it is proved."""
-        found: dict[str, Obstacle | None] = {}
-        claims = [claim for claim in self.system.claims if claim.kind == "always"]
-        kept = []
-        for claim in claims:
-            wrong = self._wrong_at_first(claim)
-            found[claim.name] = wrong
-            if wrong is None:
-                kept.append(claim)
+    def run(self, lost: dict[str, Obstacle]) -> None:
+        """Add to ``lost`` what is not kept here, with what stands in its way, until the rest is."""
+        for name, claim in self.claims.items():
+            if name not in lost:
+                wrong = self._wrong_at_first(claim)
+                if wrong is not None:
+                    lost[name] = wrong
         settled = False
         while not settled:
             settled = True
-            for claim in kept:
-                obstacle = self._obstacle(claim, kept)
-                if obstacle is not None:
-                    found[claim.name] = obstacle
-                    kept = [other for other in kept if other is not claim]
-                    settled = False
-        return found
+            for name, claim in self.claims.items():
+                if name not in lost:
+                    obstacle = self._obstacle(claim, frozenset(self.claims) - frozenset(lost))
+                    if obstacle is not None:
+                        lost[name] = obstacle
+                        settled = False
 
     def _wrong_at_first(self, claim: Claim) -> Obstacle | None:
+        """All cells are 0 at first, but for the number of copies left out that fulfil a condition from then on."""
         for expr, binding in zip(claim.exprs, claim.bindings, strict=True):
-            if not self.system.function(expr)(self.system.initial):
+            read = {name.name for name in names_in(expr)}
+            many = {name for name in read if self.system.cell(name).field.endswith(AT_FIRST)}
+            if not many:
+                if not self.system.function(expr)(self.system.initial):
+                    return Obstacle(None, binding, {}, ())
+                continue
+            self.solver.push()
+            self.solver.add(*(self.names[name] == 0 for name in read - many), self.z3.Not(self._z3(expr)))
+            answer = self.solver.check()
+            self.solver.pop()
+            if answer != self.z3.unsat:
                 return Obstacle(None, binding, {}, ())
         return None
 
-    def _obstacle(self, claim: Claim, kept: list[Claim]) -> Obstacle | None:
+    def _obstacle(self, claim: Claim, kept: frozenset[str]) -> Obstacle | None:
         """A state in which all that is kept holds, and a command that breaks ``claim`` there."""
-        names = frozenset(other.name for other in kept)
         for number, command in enumerate(self.commands):
             rests_on = self.rests_on.get((claim.name, number))
-            if rests_on is not None and rests_on <= names:
+            if rests_on is not None and rests_on <= kept:
                 continue
             broken = [
                 (negation(after), binding)
@@ -217,22 +282,45 @@ class _Induction:
             for expr in command.guard:
                 self.solver.add(self._z3(expr))
             self.solver.add(self.z3.Or(*(self._z3(expr) for expr, _ in broken)))
-            answer = self.solver.check(*(self.assumed[name] for name in sorted(names)))
+            answer = self.solver.check(*(self.assumed[name] for name in sorted(kept)))
             model = self.solver.model() if answer == self.z3.sat else None
             core = frozenset(map(str, self.solver.unsat_core())) if answer == self.z3.unsat else None
             self.solver.pop()
             if model is not None:
                 return self._told(model, command, broken, kept)
             if core is None:
-                return Obstacle(command, "Z3 does not know", {}, tuple(names))
+                return Obstacle(command, "", {}, tuple(sorted(kept)), why="Z3 does not know")
             self.rests_on[claim.name, number] = core
         return None
 
-    def _told(self, model: Any, command: Command, broken: list[tuple[Expr, str]], kept: list[Claim]) -> Obstacle:
-        values = {name: model.eval(var, model_completion=True).as_long() for name, var in self.names.items()}
-        state = tuple(values[cell.name] for cell in self.system.cells)
-        binding = next(where for expr, where in broken if self.system.function(expr)(state))
-        return Obstacle(command, binding, values, tuple(claim.name for claim in kept))
+    def _told(self, model: Any, command: Command, broken: list[tuple[Expr, str]], kept: frozenset[str]) -> Obstacle:
+        state = [model.eval(self.names[cell.name], model_completion=True).as_long() for cell in self.system.cells]
+        wrong, binding = next((expr, where) for expr, where in broken if self.system.function(expr)(tuple(state)))
+        needed = [expr for name in self.claims if name in kept for expr in self.claims[name].exprs]
+        state = self._plainer(state, [*command.guard, wrong, *needed])
+        told = tuple(
+            f"{cell.name} = {cell.shown(value)}" for cell, value in zip(self.system.cells, state, strict=True) if value
+        )
+        before = {cell.name: value for cell, value in zip(self.system.cells, state, strict=True)}
+        return Obstacle(command, binding, before, tuple(sorted(kept)), told)
+
+    def _plainer(self, state: list[int], needed: list[Expr]) -> list[int]:
+        """The state with each cell 0, or as small as it can be, while all that is needed still holds."""
+        readers: dict[str, list[Callable[[State], int]]] = {}
+        for expr in needed:
+            holds = self.system.function(expr)
+            for name in {name.name for name in names_in(expr)}:
+                readers.setdefault(name, []).append(holds)
+        changed = True
+        while changed:
+            changed = False
+            for place, cell in enumerate(self.system.cells):
+                for value in range(min(state[place], 16)):
+                    trial = (*state[:place], value, *state[place + 1 :])
+                    if all(holds(trial) for holds in readers.get(cell.name, ())):
+                        state, changed = list(trial), True
+                        break
+        return state
 
     def _z3(self, expr: Expr) -> Any:
         return to_z3(expr, self.names, self.z3)
