@@ -15,11 +15,19 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from .layout import Layout
-from .symmetry import CopyClass, Pointer, SlotClass, Symmetry
+from .layout import WORD_BITS, Layout
+from .symmetry import Pointer, SlotClass, Symmetry
 
 Columns = dict[str, Any]  # cell -> uint64 [n], arrays of ``xp``
+Rows = list[Any]  # one uint64 [n] for each slot or copy
 MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: multiplying by it spreads small numbers over 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Cells of one slot or copy as one number: each with the bit at which it begins."""
+
+    places: tuple[tuple[str, int, int], ...]  # (cell, shift, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,55 @@ class Renumbering:
         return canonical_c(self.symmetry, layout)
 
 
+def bundles(symmetry: Symmetry, cells: Sequence[str]) -> tuple[Bundle, ...]:
+    """Cells of one slot or copy in as few numbers as hold them, the first cell highest."""
+    groups: list[list[str]] = [[]]
+    bits = 0
+    for name in cells:
+        width = symmetry.system.cell(name).bits
+        if bits + width > WORD_BITS:
+            groups.append([])
+            bits = 0
+        groups[-1].append(name)
+        bits += width
+    found = []
+    for group in groups:
+        places = []
+        shift = 0
+        for name in reversed(group):
+            width = symmetry.system.cell(name).bits
+            places.append((name, shift, (1 << width) - 1))
+            shift += width
+        found.append(Bundle(tuple(places)))
+    return tuple(found)
+
+
+def slot_cells(symmetry: Symmetry, part: SlotClass, slot: int) -> list[str]:
+    """The cells of a slot in all instances of a class, in the same order for every slot."""
+    return [
+        cell.name
+        for cell in symmetry.system.cells
+        if cell.is_slot and cell.owner in part.instances and cell.number == slot
+    ]
+
+
+def copy_cells(symmetry: Symmetry, actor: str, copy: int) -> list[str]:
+    """The cells of a copy, in the same order for every copy."""
+    return [
+        cell.name for cell in symmetry.system.cells if not cell.is_slot and cell.owner == actor and cell.number == copy
+    ]
+
+
+def pointers_of(symmetry: Symmetry) -> dict[str, Pointer]:
+    """All locals that name slots which are alike, by their cells."""
+    return {pointer.cell: pointer for part in symmetry.slots for pointer in part.pointers}
+
+
+def weight_of(owner: str, field: str) -> int:
+    """A number for a local of an actor, whatever its copy: odd, and seldom the same for two."""
+    return 1 + 2 * sum((place + 1) * letter for place, letter in enumerate(f"{owner}.{field}".encode()))
+
+
 @dataclass(frozen=True)
 class Canonical:
     """The canonical form under a symmetry, on packed states.
@@ -56,12 +113,9 @@ class Canonical:
         columns = self._awake(self.layout.columns(words, self.xp))
         entangled = self.xp.zeros(len(words), bool)
         for part in self.symmetry.slots:
-            keys, held = self._slot_keys(part, columns)
-            order = self.xp.argsort(keys, axis=0, kind="stable")
-            columns = self._renumbered(part, columns, order)
-            keys = self.xp.take_along_axis(keys, order, axis=0)
-            held = self.xp.take_along_axis(held, order, axis=0)
-            entangled = entangled | ((keys[1:] == keys[:-1]) & (held[1:] | held[:-1])).any(axis=0)
+            ordered = self._sorted_slots(part, columns)
+            for (key, held), (after, other) in itertools.pairwise(ordered):
+                entangled = entangled | ((key == after) & (held | other))
         found = self._packed(self._copies_sorted(columns))
         rows = self.xp.flatnonzero(entangled)
         if len(rows):
@@ -71,12 +125,17 @@ class Canonical:
     def _packed(self, columns: Columns) -> Any:
         return self.layout.packed(columns, self.xp)
 
+    def _u(self, value: int) -> Any:
+        return self.xp.uint64(value)
+
+    @cached_property
+    def _pointers(self) -> dict[str, Pointer]:
+        return pointers_of(self.symmetry)
+
     def _awake(self, columns: Columns) -> Columns:
         """With 0 in every local that names a slot and is dead where its copy stands."""
-        for pointer in self._pointers:
-            columns[pointer.cell] = self.xp.where(
-                self._is_live(pointer, columns), columns[pointer.cell], _u(self.xp, 0)
-            )
+        for name, pointer in self._pointers.items():
+            columns[name] = self.xp.where(self._is_live(pointer, columns), columns[name], self._u(0))
         return columns
 
     def _is_live(self, pointer: Pointer, columns: Columns) -> Any:
@@ -86,126 +145,140 @@ class Canonical:
         live = self.xp.asarray([step not in pointer.dead for step in range(steps)])
         return live[columns[pointer.at].astype(self.xp.int64)]
 
-    @cached_property
-    def _pointers(self) -> tuple[Pointer, ...]:
-        return tuple({pointer.cell: pointer for part in self.symmetry.slots for pointer in part.pointers}.values())
+    # Cells of one slot or copy as numbers.
 
-    def _slot_keys(self, part: SlotClass, columns: Columns) -> tuple[Any, Any]:
-        """A number for each slot, the same under every renumbering, and whether anybody points at it: [slots, n]."""
-        xp = self.xp
-        keys = xp.stack([self._spread(columns, self._slot_cells(part, slot)) for slot in part.numbers])
-        held = xp.zeros(keys.shape, bool)
-        for pointer in part.pointers:
-            cell = self.symmetry.system.cell(pointer.cell)
-            rest = [other for other in self._copy_cells(cell.owner, cell.number) if other not in self._pointer_names]
-            # The same local of another copy weighs the same, another local something else.
-            weight = self._spread(columns, rest, start=1 + rank(cell.owner, cell.field))
-            live = self._is_live(pointer, columns)
-            for row, slot in enumerate(part.numbers):
-                points = live & (columns[pointer.cell] == _u(xp, slot))
-                keys[row] += xp.where(points, weight, _u(xp, 0))
-                held[row] |= points
-        return keys, held
+    def _bundled(self, columns: Columns, cells: Sequence[str]) -> Rows:
+        """Cells in as few numbers as hold them: uint64 [n] each."""
+        found = []
+        for bundle in bundles(self.symmetry, cells):
+            total: Any = None
+            for name, shift, _ in bundle.places:
+                shifted = columns[name] << self._u(shift) if shift else columns[name]
+                total = shifted if total is None else total | shifted
+            found.append(total)
+        return [number for number in found if number is not None]
 
-    def _spread(self, columns: Columns, cells: Sequence[str], start: int = 1) -> Any:
-        """The values of some cells as one number that seldom agrees for different ones."""
-        xp = self.xp
-        first = next(iter(columns.values()))
-        total = xp.full(first.shape, _u(xp, start))
-        for cell in cells:
-            total = (total + columns[cell] + _u(xp, 1)) * _u(xp, MIX)
-            total = total ^ (total >> _u(xp, 29))
+    def _unbundle(self, columns: Columns, cells: Sequence[str], numbers: Rows) -> None:
+        """Put cells back from the numbers that hold them."""
+        for bundle, number in zip(bundles(self.symmetry, cells), numbers, strict=False):
+            for name, shift, mask in bundle.places:
+                columns[name] = number >> self._u(shift) & self._u(mask)
+
+    def _spread(self, numbers: Rows, start: int) -> Any:
+        """Numbers as one that seldom agrees for different ones."""
+        total = self._u(start)
+        for number in numbers:
+            total = (number + total) * self._u(MIX)
+            total = total ^ (total >> self._u(29))
         return total
 
-    def _slot_cells(self, part: SlotClass, slot: int) -> list[str]:
-        return [
-            cell.name
-            for cell in self.symmetry.system.cells
-            if cell.is_slot and cell.owner in part.instances and cell.number == slot
+    # Slots.
+
+    def _slot_keys(self, part: SlotClass, columns: Columns) -> list[tuple[Any, Any]]:
+        """For each slot a number, the same under every renumbering, and whether anybody points at it: [n] each."""
+        xp = self.xp
+        empty = xp.zeros(len(next(iter(columns.values()))), xp.uint64)
+        keys = [
+            empty + self._spread(self._bundled(columns, slot_cells(self.symmetry, part, slot)), 1)
+            for slot in part.numbers
         ]
+        held = [empty != empty for _ in part.numbers]
+        for pointer in part.pointers:
+            cell = self.symmetry.system.cell(pointer.cell)
+            rest = [
+                other for other in copy_cells(self.symmetry, cell.owner, cell.number) if other not in self._pointers
+            ]
+            # The same local of another copy weighs the same, another local something else.
+            weight = self._spread(self._bundled(columns, rest), weight_of(cell.owner, cell.field))
+            live = self._is_live(pointer, columns)
+            for row, slot in enumerate(part.numbers):
+                points = live & (columns[pointer.cell] == self._u(slot))
+                keys[row] = keys[row] + xp.where(points, weight, self._u(0))
+                held[row] = held[row] | points
+        return list(zip(keys, held, strict=True))
 
-    def _copy_cells(self, actor: str, copy: int) -> list[str]:
-        return [
-            cell.name
-            for cell in self.symmetry.system.cells
-            if not cell.is_slot and cell.owner == actor and cell.number == copy
-        ]
+    def _sorted_slots(self, part: SlotClass, columns: Columns) -> list[tuple[Any, Any]]:
+        """Sort the slots of a class, in ``columns``; returns their keys and whether they are held, in the new order."""
+        empty = self.xp.zeros(len(next(iter(columns.values()))), self.xp.uint64)
+        keys, carried = [], []
+        for number, (slot, (key, held)) in enumerate(zip(part.numbers, self._slot_keys(part, columns), strict=True)):
+            keys.append([key])
+            cells = self._bundled(columns, slot_cells(self.symmetry, part, slot))
+            carried.append([empty + self._u(number), held, *cells])
+        self._sort(keys, carried)
+        for slot, (_, _, *cells) in zip(part.numbers, carried, strict=True):
+            self._unbundle(columns, slot_cells(self.symmetry, part, slot), cells)
+        self._follow(part, columns, [order for order, *_ in carried])
+        return [(key, held) for (key,), (_, held, *_) in zip(keys, carried, strict=True)]
 
-    @cached_property
-    def _pointer_names(self) -> frozenset[str]:
-        return frozenset(pointer.cell for pointer in self._pointers)
-
-    def _renumbered(self, part: SlotClass, columns: Columns, order: Any) -> Columns:
-        """The columns after the slot ``numbers[order[k]]`` has become ``numbers[k]``; ``order`` is [slots, n]."""
-        xp, columns = self.xp, dict(columns)
-        for cells in zip(*(self._slot_cells(part, slot) for slot in part.numbers), strict=True):
-            moved = xp.take_along_axis(xp.stack([columns[cell] for cell in cells]), order, axis=0)
-            columns.update(zip(cells, moved, strict=True))
-        place = xp.argsort(order, axis=0)  # where each slot went
+    def _follow(self, part: SlotClass, columns: Columns, order: Rows) -> None:
+        """Point at slots by their new numbers: that of ``numbers[order[k]]`` has become ``numbers[k]``."""
+        xp = self.xp
         for pointer in part.pointers:
             old = columns[pointer.cell]
             new = old
-            for row, slot in enumerate(part.numbers):
-                numbers = xp.asarray(part.numbers, dtype=xp.uint64)[place[row]]
-                new = xp.where(old == _u(xp, slot), numbers, new)
+            for slot, place in zip(part.numbers, order, strict=True):
+                was = xp.asarray(part.numbers, dtype=xp.uint64)[place.astype(xp.int64)]
+                new = xp.where(old == was, self._u(slot), new)
             columns[pointer.cell] = xp.where(self._is_live(pointer, columns), new, old)
-        return columns
+
+    # Copies.
 
     def _copies_sorted(self, columns: Columns) -> Columns:
+        """With the copies of every actor in ascending order of their cells."""
         columns = dict(columns)
         for part in self.symmetry.copies:
-            columns.update(self._sorted(part, columns))
+            cells = [copy_cells(self.symmetry, part.actor, copy) for copy in range(part.count)]
+            copies = [self._bundled(columns, names) for names in cells]
+            self._sort(copies, [[] for _ in copies])
+            for names, numbers in zip(cells, copies, strict=True):
+                self._unbundle(columns, names, numbers)
         return columns
 
-    def _sorted(self, part: CopyClass, columns: Columns) -> Columns:
-        """The cells of the copies of one actor, in ascending order of their values."""
-        xp = self.xp
-        cells = [self._copy_cells(part.actor, copy) for copy in range(part.count)]
-        if not cells[0]:
-            return {}
-        stacks = [xp.stack([columns[copy[place]] for copy in cells]) for place in range(len(cells[0]))]
-        order = xp.broadcast_to(xp.arange(part.count)[:, None], stacks[0].shape)
-        for stack in reversed(stacks):  # the last key first, each sort keeps the order of what compares equal
-            order = xp.take_along_axis(
-                order, xp.argsort(xp.take_along_axis(stack, order, axis=0), axis=0, kind="stable"), axis=0
-            )
-        found = {}
-        for place, stack in enumerate(stacks):
-            moved = xp.take_along_axis(stack, order, axis=0)
-            found.update({copy[place]: moved[number] for number, copy in enumerate(cells)})
-        return found
+    def _sort(self, keys: list[Rows], carried: list[Rows]) -> None:
+        """Sort by ``keys``, the first number weighing most, and carry other numbers along; all in place."""
+        for last in range(len(keys) - 1, 0, -1):
+            for at in range(last):
+                swap = self._comes_before(keys[at + 1], keys[at])
+                for rows in (keys, carried):
+                    for place, (one, other) in enumerate(zip(rows[at], rows[at + 1], strict=True)):
+                        rows[at][place] = self.xp.where(swap, other, one)
+                        rows[at + 1][place] = self.xp.where(swap, one, other)
+
+    def _comes_before(self, left: Rows, right: Rows) -> Any:
+        before: Any = None
+        for one, other in zip(reversed(left), reversed(right), strict=True):
+            less = one < other
+            before = less if before is None else less | ((one == other) & before)
+        return self.xp.zeros((), bool) if before is None else before
+
+    # Slots that compare equal.
 
     def _least(self, columns: Columns) -> Any:
         """The least packed state over every order of slots that compare equal: uint64 [n, word_count]."""
         xp = self.xp
-        keys = [self._slot_keys(part, columns)[0] for part in self.symmetry.slots]
+        keys = [[key for key, _ in self._slot_keys(part, columns)] for part in self.symmetry.slots]
         best: Any = None
         orders = (itertools.permutations(range(len(part.numbers))) for part in self.symmetry.slots)
         for choice in itertools.product(*orders):
-            moved, allowed = columns, xp.ones(len(next(iter(columns.values()))), bool)
+            moved, allowed = dict(columns), xp.ones(len(next(iter(columns.values()))), bool)
             for part, key, order in zip(self.symmetry.slots, keys, choice, strict=True):
-                rows = xp.asarray(order)[:, None]
-                allowed = allowed & (xp.take_along_axis(key, xp.broadcast_to(rows, key.shape), axis=0) == key).all(
-                    axis=0
-                )
-                moved = self._renumbered(part, moved, xp.broadcast_to(rows, key.shape))
+                for place, old in enumerate(order):
+                    allowed = allowed & (key[old] == key[place])
+                cells = [slot_cells(self.symmetry, part, slot) for slot in part.numbers]
+                before = dict(moved)
+                for place, old in enumerate(order):
+                    moved.update({new: before[was] for new, was in zip(cells[place], cells[old], strict=True)})
+                empty = xp.zeros(len(allowed), xp.uint64)
+                self._follow(part, moved, [empty + self._u(old) for old in order])
             words = self._packed(self._copies_sorted(moved))
             best = words if best is None else xp.where((allowed & _below(xp, words, best))[:, None], words, best)
         return best
 
 
 def _below(xp: ModuleType, left: Any, right: Any) -> Any:
-    """Whether each row comes before its counterpart, word by word from the last: bool [n]."""
+    """Whether each row comes before its counterpart, the last word weighing most: bool [n]."""
     below = xp.zeros(len(left), bool)
     for word in range(left.shape[1]):
         below = (left[:, word] < right[:, word]) | ((left[:, word] == right[:, word]) & below)
     return below
-
-
-def rank(owner: str, field: str) -> int:
-    """A number for a local of an actor, whatever its copy."""
-    return sum((place + 1) * letter for place, letter in enumerate(f"{owner}.{field}".encode()))
-
-
-def _u(xp: ModuleType, value: int) -> Any:
-    return xp.uint64(value)
