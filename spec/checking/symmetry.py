@@ -88,6 +88,10 @@ def symmetry_of(protocol: Protocol, system: System) -> Symmetry:
         if awake:
             unlike.append(f"slots of {names}: '{awake[0]}' names slot 0 from the start")
             continue
+        computed = found.computed(pointers)
+        if computed is not None:
+            unlike.append(f"slots of {names}: '{computed}' is given a number that is computed")
+            continue
         for numbers in found.alike(instances, pointers):
             telling = found.claims_that_tell_apart(instances, pointers, numbers)
             if telling:
@@ -165,6 +169,16 @@ class _Search:
         return [expr for item in self.protocol.leads_to for expr in (item.source, item.target)]
 
     # Slots that are alike.
+
+    def computed(self, pointers: tuple[Pointer, ...]) -> str | None:
+        """A local that names a slot by something else than a choice, a literal, or what another such local names."""
+        names = {pointer.cell for pointer in pointers}
+        for command in self.system.commands:
+            for facts in self._facts(command, pointers):
+                for name, value in facts.updates:
+                    if name in names and not isinstance(value, Number):
+                        return name
+        return None
 
     def alike(self, instances: tuple[str, ...], pointers: tuple[Pointer, ...]) -> list[tuple[int, ...]]:
         """Classes of two slots or more that no command tells apart."""
