@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from ..spec.checking.story import Story
-from ..spec.checking.story_json import as_data
+from ..spec.checking.stories.story import Story
+from ..spec.checking.stories.story_json import as_data
 from ..spec.checking.system import System
 from ..spec.language.protocol import Protocol
 from .explore_diagram import diagram, fired_events

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..spec.checking.story import claim_text
+from ..spec.checking.stories.story import claim_text
 from ..spec.checking.system import Cell, Claim, Command, Promise, System
 from ..spec.language.expressions import Bound, Expr, Name, Remote, Value
 from ..spec.language.model import Case, Event, Machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from textwrap import wrap
 
-from ..spec.checking.story import Attempt, Story, Turn
-from ..spec.checking.story_text import change_text
+from ..spec.checking.stories.story import Attempt, Story, Turn
+from ..spec.checking.stories.story_text import change_text
 from .emit_mermaid import escape
 
 _CHARS = 48

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..spec.checking.story import Attempt, Story, Turn
-from ..spec.checking.story_text import turn_line
+from ..spec.checking.stories.story import Attempt, Story, Turn
+from ..spec.checking.stories.story_text import turn_line
 from ..spec.language.digest import machine_digest
 from ..spec.language.interpreter import Outcome, step
 from ..spec.language.model import Machine

@@ -9,8 +9,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 
-from ..spec.checking.story import Attempt, Story, Turn
-from ..spec.checking.story_text import change_text
+from ..spec.checking.stories.story import Attempt, Story, Turn
+from ..spec.checking.stories.story_text import change_text
 from .canvas import Canvas
 from .story_mermaid import slots_of, title
 

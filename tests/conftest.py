@@ -18,7 +18,7 @@ import pytest
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.trace import EventTrace
-from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.checking.traces.validate import Validator
 from kvfsm.spec.language.load import load_spec
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Finding, Report
-from ...spec.checking.story import Story
-from ...spec.checking.story_json import as_data
-from ...spec.checking.story_text import text
+from ...spec.checking.stories.story import Story
+from ...spec.checking.stories.story_json import as_data
+from ...spec.checking.stories.story_text import text
 from ...spec.language.model import Machine
 from ...spec.language.problems import Problem, as_json, render
 from ...spec.language.protocol import Protocol

@@ -20,7 +20,7 @@ from ...spec.checking.check import BITS_MAX, state_bits
 from ...spec.checking.explore import explore
 from ...spec.checking.grounding import ground
 from ...spec.checking.limits import Limits
-from ...spec.checking.story import Story, tell
+from ...spec.checking.stories.story import Story, tell
 from ...spec.language.problems import render_all
 from ...spec.language.protocol import Protocol
 from .. import write

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...spec.checking.validate import Validator, Verdict
+from ...spec.checking.traces.validate import Validator, Verdict
 from ...spec.language.load import Spec
 from ...spec.language.problems import render_all
 from .lint import add_spec, loaded_spec

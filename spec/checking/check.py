@@ -17,15 +17,15 @@ from ..language.expressions import Compare, Expr, Logic, Remote, Value
 from ..language.model import Event
 from ..language.problems import Place, Problem
 from ..language.protocol import Protocol
-from .canonical import Renumbering
-from .engine_numpy import INTERRUPTED
+from .engines.canonical import Renumbering
+from .engines.engine_numpy import INTERRUPTED
 from .exploration import HOLDS, UNKNOWN, VIOLATED
 from .explore import Exploration, Limits, Progress, explore
 from .fairness import Lasso, NeedsScipy, check_promises
 from .grounding import ground
 from .layout import Layout
 from .proof import Obstacle, Proof
-from .story import Story, claim_text, tell
+from .stories.story import Story, claim_text, tell
 from .symmetry import symmetry_of
 from .system import Claim, Promise, System
 

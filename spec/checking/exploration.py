@@ -100,7 +100,7 @@ class Exploration:
     @cached_property
     def commands(self) -> npt.NDArray[np.int32]:
         """The first command that leads from each state's parent to it, -1 for the first; int32 [states]."""
-        from .transitions import commands_of
+        from .engines.transitions import commands_of
 
         return commands_of(self)
 

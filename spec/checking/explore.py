@@ -14,14 +14,14 @@ from types import ModuleType
 
 import numpy as np
 
-from . import engine_c, engine_numpy
-from .compiling import CompileError, compiler
-from .engine_numpy import TOO_MANY, Mismatch
+from .engines import engine_c, engine_numpy
+from .engines.compiling import CompileError, compiler
+from .engines.engine_numpy import TOO_MANY, Mismatch
+from .engines.transitions import transitions_of, truth_of
 from .exploration import Exploration, Found, Symmetry
 from .layout import Layout
 from .limits import Limits, Progress
 from .system import System
-from .transitions import transitions_of, truth_of
 
 __all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of", "truth_of"]
 

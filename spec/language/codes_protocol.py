@@ -128,8 +128,8 @@ PROTOCOL_CODES: Mapping[str, CodeInfo] = {
     ),
     "E423": CodeInfo(
         "an equivalent fault that is a fault",
-        "'equivalent:' lists small faults that no property can notice because they are none. `kvfsm check --mutants` makes "
-        "each; one that it does not know, or that a property does notice, must not stand there.",
+        "'equivalent:' lists small faults that no property can notice because they are none. `kvfsm check --mutants` "
+        "makes each; one that it does not know, or that a property does notice, must not stand there.",
         'equivalent: {"reader.use: guard dropped": "..."}    # wrong where the step has no guard',
     ),
 }

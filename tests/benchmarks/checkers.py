@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kvfsm.spec.checking.canonical import Renumbering
-from kvfsm.spec.checking.compiling import compiler
+from kvfsm.spec.checking.engines.canonical import Renumbering
+from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.explore import Exploration, explore
 from kvfsm.spec.checking.exports import murphi, promela, tla
 from kvfsm.spec.checking.exports.peers import LONG_RUN, Build, Missing, Outcome, run_rumur, run_spin, run_tlc

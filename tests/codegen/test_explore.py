@@ -12,8 +12,8 @@ import pytest
 from kvfsm.codegen.cli import main
 from kvfsm.codegen.explore_page import page as written
 from kvfsm.spec.checking.grounding import ground
-from kvfsm.spec.checking.story import Story
-from kvfsm.spec.checking.story_json import as_data
+from kvfsm.spec.checking.stories.story import Story
+from kvfsm.spec.checking.stories.story_json import as_data
 from kvfsm.spec.language.load import Spec
 
 from ..spec.checking.runs import mutant_story, random_walk

@@ -13,7 +13,7 @@ from kvfsm.codegen.story_mermaid import slots_of, story_diagram
 from kvfsm.codegen.story_pytest import model_only, replay_test
 from kvfsm.codegen.story_svg import draw
 from kvfsm.spec.checking.grounding import ground
-from kvfsm.spec.checking.story import Story, tell
+from kvfsm.spec.checking.stories.story import Story, tell
 from kvfsm.spec.language.load import Spec
 
 from ..spec.checking.runs import mutant_story, random_walk

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.checking.traces.validate import Validator
 
 REPO = Path(__file__).parents[2]
 

@@ -24,7 +24,7 @@ from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.store import StoreError
 from kvfsm.runtime.trace import EventTrace
-from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.checking.traces.validate import Validator
 from kvfsm.spec.language.load import load_spec
 
 from .doubles import SplitBackend, SplitLocalStore, SplitStore

@@ -18,7 +18,7 @@ from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace, ObjectId
 from kvfsm.runtime.table import Fired
 from kvfsm.runtime.trace import EventTrace
-from kvfsm.spec.checking.validate import Validator
+from kvfsm.spec.checking.traces.validate import Validator
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from kvfsm.spec.checking.grounding import ground
-from kvfsm.spec.checking.story import Story, tell
+from kvfsm.spec.checking.stories.story import Story, tell
 from kvfsm.spec.checking.system import Claim, State, System
 from kvfsm.spec.language.protocol import Protocol
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvfsm.spec.checking
-from kvfsm.spec.checking.compiling import CompileError, cache_directory, compiler, load
+from kvfsm.spec.checking.engines.compiling import CompileError, cache_directory, compiler, load
 
 ANSWER = "int answer(void) { return VALUE; }\n"
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler")

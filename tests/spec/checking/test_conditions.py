@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from kvfsm.spec.checking.c_text import spelling as c_spelling
-from kvfsm.spec.checking.conditions import Conditions
+from kvfsm.spec.checking.engines.c_text import spelling as c_spelling
+from kvfsm.spec.checking.engines.conditions import Conditions
+from kvfsm.spec.checking.engines.numpy_text import predicate, spelling
 from kvfsm.spec.checking.folding import both, either, equal, negation, number
 from kvfsm.spec.checking.layout import Layout
-from kvfsm.spec.checking.numpy_text import predicate, spelling
 from kvfsm.spec.checking.system import NOWHERE, Cell, Command, System
 from kvfsm.spec.language.expressions import BOOL, INT, Arithmetic, Choice, Expr, Member
 from tests.spec.checking.searching import random_system

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from kvfsm.spec.checking.dense import Part, parts
+from kvfsm.spec.checking.engines.dense import Part, parts
 from kvfsm.spec.checking.folding import equal, number
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvfsm.spec.checking.derivation import unproven
+from kvfsm.spec.checking.engines.derivation import unproven
 from kvfsm.spec.checking.folding import equal, number
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.system import NOWHERE, Cell, Command, System

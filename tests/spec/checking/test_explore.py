@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfsm.spec.checking.compiling import compiler
+from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.explore import Exploration, Limits, Progress, explore, transitions_of, truth_of
 from kvfsm.spec.checking.folding import either, equal, number
 from kvfsm.spec.checking.grounding import ground
@@ -136,8 +136,8 @@ def test_random_systems_are_not_all_trivial() -> None:
 @pytest.mark.parametrize("worth", [0, 1024], ids=["table", "bits"])
 def test_threads_find_the_same_states(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     system = toctou(3, 2)
-    monkeypatch.setattr("kvfsm.spec.checking.engine_c.WORTH", worth)
-    monkeypatch.setattr("kvfsm.spec.checking.engine_c.SMALL_BITS", 0)
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.WORTH", worth)
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.SMALL_BITS", 0)
     one, three = explore(system, engine="c"), explore(system, engine="c", threads=3)
     assert counts(one) == counts(three) == TOCTOU[3, 2]
     assert np.array_equal(np.sort(one.words, axis=0), np.sort(three.words, axis=0))

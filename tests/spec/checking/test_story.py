@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from kvfsm.spec.checking.grounding import ground
-from kvfsm.spec.checking.story import Story, Window, tell
-from kvfsm.spec.checking.story_json import as_data
-from kvfsm.spec.checking.story_text import text, turn_line
+from kvfsm.spec.checking.stories.story import Story, Window, tell
+from kvfsm.spec.checking.stories.story_json import as_data
+from kvfsm.spec.checking.stories.story_text import text, turn_line
 from kvfsm.spec.language.load import Spec, load_spec
 from kvfsm.spec.language.protocol import Protocol
 

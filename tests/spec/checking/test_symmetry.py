@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kvfsm.spec.checking.canonical import Renumbering
+from kvfsm.spec.checking.engines.canonical import Renumbering
 from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from kvfsm.spec.checking import engine_c, engine_numpy
-from kvfsm.spec.checking.compiling import compiler
-from kvfsm.spec.checking.engine_numpy import Queue
+from kvfsm.spec.checking.engines.compiling import compiler
+from kvfsm.spec.checking.engines.engine_numpy import Queue
+from kvfsm.spec.checking.engines.visited import FACTOR, Bits, Table
 from kvfsm.spec.checking.exploration import Exploration, Found
 from kvfsm.spec.checking.layout import Layout
 from kvfsm.spec.checking.limits import Limits
-from kvfsm.spec.checking.visited import FACTOR, Bits, Table
 from tests.spec.checking.searching import assert_agrees, random_system, reference
 
 COLLIDING = 0  # a factor with which every state has the same hash

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..language.expressions import Arithmetic, Expr, Extreme, Number
-from ..language.trees import rewritten
-from ..targets.c import C
-from ..targets.infix import Leaf, Operator
-from ..targets.lowering import simplified, without_extremes, without_implies, without_membership
+from ...language.expressions import Arithmetic, Expr, Extreme, Number
+from ...language.trees import rewritten
+from ...targets.c import C
+from ...targets.infix import Leaf, Operator
+from ...targets.lowering import simplified, without_extremes, without_implies, without_membership
+from ..exploration import Symmetry
+from ..folding import both, either, equal, number
+from ..layout import Layout
+from ..system import NOWHERE
 from .conditions import Conditions, Spelling
 from .dense import Part
 from .derivation import unproven
-from .exploration import Symmetry
-from .folding import both, either, equal, number
 from .groups import Group, Guarded, grouped
-from .layout import Layout
-from .system import NOWHERE
 
 BATCH = 256  # states expanded at once; their places in a batch are bytes
 BRANCHLESS = replace(C, true="1", false="0", operators={**C.operators, "or": Operator("|", 3), "and": Operator("&", 5)})

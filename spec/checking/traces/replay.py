@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..language.expressions import (
+from ...language.expressions import (
     Arithmetic,
     Bound,
     Choice,
@@ -26,8 +26,8 @@ from ..language.expressions import (
     Truth,
     Value,
 )
-from ..language.interpreter import step
-from ..language.model import Event, Machine, Property
+from ...language.interpreter import step
+from ...language.model import Event, Machine, Property
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..exploration import Found, Symmetry
+from ..layout import Layout
+from ..limits import Limits, Progress
 from .conditions import Conditions
 from .derivation import unproven
-from .exploration import Found, Symmetry
-from .layout import Layout
-from .limits import Limits, Progress
 from .numpy_text import module_text, spelling
 from .visited import FACTOR, LOAD, Bits, Table
 

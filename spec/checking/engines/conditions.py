@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..language.bounds import interval, type_of
-from ..language.expressions import (
+from ...language.bounds import interval, type_of
+from ...language.expressions import (
     BOOL,
     INT,
     Arithmetic,
@@ -26,11 +26,11 @@ from ..language.expressions import (
     Number,
     Truth,
 )
-from ..language.interpreter import evaluate
-from ..language.trees import names_in, rewritten
-from .folding import FALSE, TRUE, both, conjuncts, either, folded, negation, number
-from .layout import WORD_BITS, Layout, Spot
-from .system import NOWHERE, Command
+from ...language.interpreter import evaluate
+from ...language.trees import names_in, rewritten
+from ..folding import FALSE, TRUE, both, conjuncts, either, folded, negation, number
+from ..layout import WORD_BITS, Layout, Spot
+from ..system import NOWHERE, Command
 
 ALL = (1 << WORD_BITS) - 1
 CASES_MAX = 16  # a comparison of choices with more values than these stays one

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..language.expressions import Expr
-from ..targets.infix import Leaf
-from ..targets.numpy import render
+from ...language.expressions import Expr
+from ...targets.infix import Leaf
+from ...targets.numpy import render
+from ..folding import both, either, equal, number
+from ..layout import WORD_BITS, Layout
 from .conditions import Conditions, Spelling
-from .folding import both, either, equal, number
 from .groups import Group, Guarded, grouped
-from .layout import WORD_BITS, Layout
 
 
 def spelling() -> Spelling:

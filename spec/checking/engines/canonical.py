@@ -15,8 +15,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from .layout import WORD_BITS, Layout
-from .symmetry import Pointer, SlotClass, Symmetry
+from ..layout import WORD_BITS, Layout
+from ..symmetry import Pointer, SlotClass, Symmetry
 
 Columns = dict[str, Any]  # cell -> uint64 [n], arrays of ``xp``
 Rows = list[Any]  # one uint64 [n] for each slot or copy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..language.expressions import Expr
-from ..language.interpreter import evaluate
-from ..language.model import Case, Event, Machine, Property
-from ..language.trees import names_in
-from ..language.word import unpack
-from ..targets.text import render
+from ...language.expressions import Expr
+from ...language.interpreter import evaluate
+from ...language.model import Case, Event, Machine, Property
+from ...language.trees import names_in
+from ...language.word import unpack
+from ...targets.text import render
 
 
 def step_story(machine: Machine, event: Event, word: int, given: Mapping[str, int], number: int) -> tuple[str, ...]:

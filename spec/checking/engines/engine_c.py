@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ..exploration import Found, Symmetry
+from ..layout import Layout
+from ..limits import Limits, Progress
 from .c_text import header_text
 from .compiling import load
 from .dense import parts
 from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
-from .exploration import Found, Symmetry
-from .layout import Layout
-from .limits import Limits, Progress
 from .visited import FACTOR
 
 GO_ON, DONE, AT_CAP, MISMATCH, DECIDED = range(5)

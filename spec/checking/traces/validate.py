@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ..language.digest import machine_digest
-from ..language.interpreter import ILLEGAL
-from ..language.model import Event, Machine
+from ...language.digest import machine_digest
+from ...language.interpreter import ILLEGAL
+from ...language.model import Event, Machine
 from .replay import Replayer
 from .trace_file import Call, Damaged, End, Grown, Header, PoolHead, read_trace
 from .trace_story import changed_fields, claim_story, shown_word, step_story

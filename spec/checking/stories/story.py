@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..language.expressions import BOOL, INT, Choice, Expr, Logic, Name, Number, Remote
-from ..language.interpreter import Outcome, evaluate, step
-from ..language.model import Argument, Assignment, Event, Machine
-from ..language.narrowing import with_event
-from ..language.problems import Place
-from ..language.protocol import Fire, Program, Protocol, Step
-from ..language.trees import parts_of, rewritten, walked
-from ..language.word import FieldOverflow, pack, unpack
-from ..targets.text import render
-from .system import Claim, Command, Promise, State, System
+from ...language.expressions import BOOL, INT, Choice, Expr, Logic, Name, Number, Remote
+from ...language.interpreter import Outcome, evaluate, step
+from ...language.model import Argument, Assignment, Event, Machine
+from ...language.narrowing import with_event
+from ...language.problems import Place
+from ...language.protocol import Fire, Program, Protocol, Step
+from ...language.trees import parts_of, rewritten, walked
+from ...language.word import FieldOverflow, pack, unpack
+from ...targets.text import render
+from ..system import Claim, Command, Promise, State, System
 
 Path = Sequence[tuple[int, State]]  # the number of each command, and the state that it leads to
 WAITS = "waits"  # what a copy does that cannot take its step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..language.expressions import Compare, Expr, Name, Number
-from .folding import both, conjuncts
-from .system import System
+from ...language.expressions import Compare, Expr, Name, Number
+from ..folding import both, conjuncts
+from ..system import System
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..language.expressions import Expr
+from ...language.expressions import Expr
+from ..exploration import Exploration, Longs
 from .engine_numpy import CHUNK_BITS, Code, canonical
-from .exploration import Exploration, Longs
 from .numpy_text import predicate
 from .visited import LOAD, Table
 

@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..language.bounds import interval
-from ..language.expressions import Expr
-from ..language.interpreter import evaluate
-from ..language.trees import names_in
-from .layout import Layout
-from .system import Cell, Command, System
+from ...language.bounds import interval
+from ...language.expressions import Expr
+from ...language.interpreter import evaluate
+from ...language.trees import names_in
+from ..layout import Layout
+from ..system import Cell, Command, System
 
 WIDTH_MAX = 10  # bits of the cells of one copy, whose combinations are listed
 GAIN = 0.8  # combinations are numbered where they are no more than so many of all

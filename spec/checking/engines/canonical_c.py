@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from ..layout import Layout
+from ..symmetry import CopyClass, Pointer, SlotClass, Symmetry
 from .canonical import MIX, Bundle, bundles, copy_cells, pointers_of, slot_cells, weight_of
-from .layout import Layout
-from .symmetry import CopyClass, Pointer, SlotClass, Symmetry
 
 HEAD = """\
 static inline uint64_t spread(uint64_t total, uint64_t number) {

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ..language.expressions import BOOL, Arithmetic, Choice, Expr, Name, Number, Truth
-from ..language.trees import rewritten
+from ...language.expressions import BOOL, Arithmetic, Choice, Expr, Name, Number, Truth
+from ...language.trees import rewritten
+from ..folding import folded, number
+from ..system import NOWHERE, Command, System
 from .conditions import fixed_cells
-from .folding import folded, number
-from .system import NOWHERE, Command, System
 
 
 def unproven(system: System) -> tuple[int, ...]:

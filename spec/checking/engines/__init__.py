@@ -1,0 +1,1 @@
+"""How a system is searched: generated code on NumPy arrays or in C, sets of states, renumbering."""

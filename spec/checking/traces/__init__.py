@@ -1,0 +1,1 @@
+"""Recorded events held against the machines, one event at a time."""
