@@ -32,7 +32,7 @@ STATES = {
     "pack": 6897,
     "publish": 51932,
     "read": 16544,
-    "reopen": 44,
+    "reopen": 47,
     "reset": 30872,
     "resume": 763,
     "reuse": 7357,
