@@ -40,6 +40,7 @@ from ..story_pytest import model_only
 from . import check_mutants
 from .check_mutants import Mutant
 from .check_report import Row, Table, counterexamples, data, details
+from .check_table import page
 from .lint import add_spec, loaded_spec
 
 HELP = "explore every interleaving of a protocol"
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prove", action="store_true", help="prove claims for any number of slots and actors")
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write what was found as a page of Markdown")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write each counterexample into a folder")
 
 
@@ -220,6 +222,9 @@ def _check(
             print("\n" + "\n".join(check_mutants.lines(mutants)))
     if wrong:
         print("\n" + render_all(wrong, sources), file=sys.stderr)
+    if args.table is not None and not stopped:
+        write.put(args.table, page(spec, rows, mutants))
+        written.append(f"wrote {args.table}")
     for line in written:
         print(line, file=sys.stderr)
     if stopped:
