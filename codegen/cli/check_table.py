@@ -27,8 +27,8 @@ def page(spec: Spec, rows: Sequence[Row], mutants: Sequence[Mutant]) -> str:
         "# What was checked",
         "",
         f"`{_COMMAND}` wrote this page. *Explored* is every state",
-        "within the bounds; *proved* holds for any number of the slots and copies that bounds size, at the widths that a",
-        "protocol narrows fields to.",
+        "within the bounds; *proved* holds for any number of the slots and copies that bounds size, at the widths",
+        "that a protocol narrows fields to.",
         "",
         *_protocols(rows),
         *_invariants(rows, mutants),
@@ -88,8 +88,8 @@ def _mutants(spec: Spec, rows: Sequence[Row], mutants: Sequence[Mutant]) -> Iter
     holes = sum(mutant.is_hole for mutant in mutants)
     yield from ("## Faults", "")
     excused = len(mutants) - killed - holes
-    yield f"{len(mutants)} small faults, made one at a time: {killed} killed by a property, {excused} equivalent, which the"
-    yield f"spec says and the explorer confirms, {holes} not noticed."
+    yield f"{len(mutants)} small faults, made one at a time: {killed} killed by a property, {excused} equivalent,"
+    yield f"as the spec says and the explorer confirms, {holes} not noticed."
     yield ""
     owners = [machine.name for machine in (*spec.machines, *spec.protocol_machines)]
     by_machine = {
