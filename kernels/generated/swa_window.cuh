@@ -53,7 +53,6 @@ __device__ __forceinline__ kv_u8 kv_swa_window_take(kv_u64 word, kv_u64* next) {
       // free --take--> filling
       *next = kv_put(*next, kStateShift, kStateMask, kFilling);
       *next = kv_put(*next, kGenerationShift, kGenerationMask, generation + 1);
-      *next = kv_put(*next, kBoundaryShift, kBoundaryMask, 0);
       return kv_refusal::kApplied;
     default:
       return kv_refusal::kIllegal;

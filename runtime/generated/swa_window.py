@@ -131,7 +131,7 @@ class SwaWindow(Slot):
                 if self.generation == MAX_GENERATION:
                     return Refusal.RETIRED
                 # free --take--> filling
-                self._set(state=SwaWindowState.FILLING, generation=self.generation + 1, boundary=0)
+                self._set(state=SwaWindowState.FILLING, generation=self.generation + 1)
                 return None
             case _:
                 raise self._illegal("take")
@@ -427,8 +427,8 @@ class SwaWindow(Slot):
 CASES: tuple[Case, ...] = (
     Case("take", 1, ("free",), "generation == max(generation)", lambda slot: slot.generation == MAX_GENERATION,
          refusal="retired"),
-    Case("take", 2, ("free",), "", always, to="filling", do="generation: generation + 1, boundary: 0",
-         effect=lambda slot: {"generation": slot.generation + 1, "boundary": 0}),
+    Case("take", 2, ("free",), "", always, to="filling", do="generation: generation + 1",
+         effect=lambda slot: {"generation": slot.generation + 1}),
     Case("slide", 1, ALL, "expected != generation", lambda slot, expected, to_boundary: expected != slot.generation,
          refusal="stale", lists=False),
     Case("slide", 2, ("filling",), "to_boundary < boundary",
@@ -515,10 +515,10 @@ SwaWindow.CASES = CASES
 
 # The same codes as plain ints: NumPy is several times slower with members of an enum.
 _FREE, _FILLING, _RESIDENT, _LOADING, _EXPIRED, _FAILED, _QUARANTINED = range(7)
-_ALL_BUT_STATE_BOUNDARY = LAYOUT.all_but("state", "boundary")
+_ALL_BUT_STATE = LAYOUT.all_but("state")
 _ALL_BUT_BOUNDARY = LAYOUT.all_but("boundary")
 _ALL_BUT_STATE_BOUNDARY_LOSSY = LAYOUT.all_but("state", "boundary", "lossy")
-_ALL_BUT_STATE = LAYOUT.all_but("state")
+_ALL_BUT_STATE_BOUNDARY = LAYOUT.all_but("state", "boundary")
 _ALL_BUT_STATE_LOSSY = LAYOUT.all_but("state", "lossy")
 
 _TAKE_ELSE = by_state({_FREE: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -532,7 +532,7 @@ def _take(words: Words) -> tuple[Words, Codes]:
     codes = _TAKE_ELSE[state]
     codes[is_free & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # free --take--> filling
-    return np.where(codes == 0, (words & _ALL_BUT_STATE_BOUNDARY | _FILLING) + (1 << 20), words), codes
+    return np.where(codes == 0, (words & _ALL_BUT_STATE | _FILLING) + (1 << 20), words), codes
 
 
 _SLIDE_ELSE = by_state({_FILLING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
@@ -823,7 +823,7 @@ class SwaWindowTable(Table):
     """
 
     MACHINE = "swa_window"
-    DIGEST = "0bf6a1d902c9efc86fd9b117160870c5f88c1fb2e969b8fcee345099fca5057d"
+    DIGEST = "82f0a385b9301e39b004c3db5a76c9809c81e030bb0645d9903969c54033fd67"
     LAYOUT = LAYOUT
     STATES = SwaWindowState
     REFUSALS = Refusal
