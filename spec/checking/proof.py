@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -32,7 +33,7 @@ from ..language.trees import names_in, rewritten, walked
 from .dead import dead_steps
 from .folding import TRUE, folded, negation
 from .grounding import AT_FIRST, OTHERS, ground
-from .symmetry import Symmetry, symmetry_of
+from .symmetry import SlotClass, slots_alike
 from .system import Claim, Command, State, System
 
 Reread = Callable[[Mapping[str, int]], Protocol | None]  # the same protocol with other bounds; None: not with these
@@ -94,7 +95,8 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     growing = frozenset().union(*(growth.actors for growth in growths))
     lost = _uncountable(protocol)
     smaller = (reread(bounds) for bounds in reversed(sizes))
-    searches = [_search(each, growing) for each in smaller if each is not None]
+    alike = tuple(part for growth in growths for part in growth.alike)
+    searches = [_Induction(ground(each, for_proof=True), alike, growing) for each in smaller if each is not None]
     settled = False
     while not settled:  # what one size takes away, another may have rested on
         before = len(lost)
@@ -123,6 +125,7 @@ class _Growth:
     actors: frozenset[str]
     pools: frozenset[str]
     size: int
+    alike: tuple[SlotClass, ...]  # among more slots than decide
 
 
 def _growths(protocol: Protocol, reread: Reread) -> list[_Growth]:
@@ -135,10 +138,18 @@ def _growths(protocol: Protocol, reread: Reread) -> list[_Growth]:
         instances = zip(protocol.instances, more.instances, strict=True)
         actors = frozenset(old.name for old, new in programs if old.count != new.count)
         pools = frozenset(old.name for old, new in instances if old.slots != new.slots)
-        size = max(2 if actors else 1, _slots(protocol, more) if pools else 1)
-        if (actors or pools) and reread({bound.name: size}) is not None:
-            found.append(_Growth(bound.name, actors, pools, size))
+        decides: tuple[int, tuple[SlotClass, ...]] | None = (2 if actors else 1, ())
+        if pools:
+            decides = _slots(protocol, more, pools, partial(_at, reread, bound.name))
+        if (actors or pools) and decides is not None:
+            size, alike = decides
+            if reread({bound.name: size}) is not None:
+                found.append(_Growth(bound.name, actors, pools, size, alike))
     return found
+
+
+def _at(reread: Reread, bound: str, size: int) -> Protocol | None:
+    return reread({bound: size})
 
 
 def _sizes(protocol: Protocol, growths: list[_Growth]) -> list[dict[str, int]]:
@@ -149,8 +160,30 @@ def _sizes(protocol: Protocol, growths: list[_Growth]) -> list[dict[str, int]]:
     return [dict(zip(names, values, strict=True)) for values in itertools.product(*ranges)]
 
 
-def _slots(protocol: Protocol, more: Protocol) -> int:
-    """How many slots a step and a claim can speak of, where ``more`` has one slot more."""
+def _slots(
+    protocol: Protocol, more: Protocol, pools: frozenset[str], reread: Callable[[int], Protocol | None]
+) -> tuple[int, tuple[SlotClass, ...]] | None:
+    """How many slots decide, and which are alike; None: none do, since slots are told apart.
+
+    Those that are all alike must be as many as a step and a claim can speak of. Others have numbers that steps or
+    claims mention, and are there in every size.
+    """
+    needed = _slots_named(protocol, more)
+    size = needed + max(_literals(protocol), default=-1) + 1
+    for _ in range(2):
+        large = reread(size + 1)  # one more than is needed, so that each has another that it is like
+        if large is None:
+            return None
+        alike = slots_alike(large, ground(large, for_proof=True))
+        least = min(max((len(part.numbers) for part in alike if pool in part.instances), default=0) for pool in pools)
+        if least > needed:
+            return size, alike
+        size += needed + 1 - least
+    return None
+
+
+def _slots_named(protocol: Protocol, more: Protocol) -> int:
+    """How many slots a step and a claim can speak of, other than by number."""
     system = ground(more, for_proof=True)  # where a local can name more than one slot, it is not left out as constant
     named = picked = 0
     for old, new in zip(protocol.programs, more.programs, strict=True):
@@ -164,9 +197,7 @@ def _slots(protocol: Protocol, more: Protocol) -> int:
             picked = max(picked, sum(step.code not in dead.get(local, ()) for local in chosen))
     actors = frozenset(program.name for program in protocol.programs)
     exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
-    free = max([1, *(len(range_of(expr, actors).indexes) for expr in exprs)])
-    literals = _literals(protocol)
-    return max(named + picked + free + len(literals), max(literals, default=0) + 1)
+    return named + picked + max([1, *(len(range_of(expr, actors).indexes) for expr in exprs)])
 
 
 def _literals(protocol: Protocol) -> frozenset[int]:
@@ -200,15 +231,10 @@ def _step_exprs(protocol: Protocol) -> Iterator[Expr]:
             yield from (value for fire in step.fire for _, value in fire.args)
 
 
-def _search(protocol: Protocol, growing: frozenset[str]) -> _Induction:
-    system = ground(protocol, for_proof=True)
-    return _Induction(system, symmetry_of(protocol, system), growing)
-
-
 class _Induction:
     """The induction at one size; Z3's solver, with what it was told already."""
 
-    def __init__(self, system: System, alike: Symmetry, growing: frozenset[str]) -> None:
+    def __init__(self, system: System, alike: tuple[SlotClass, ...], growing: frozenset[str]) -> None:
         self.system = system
         self.z3: Any = import_module("z3")
         self.claims = {claim.name: claim for claim in system.claims if claim.kind == "always"}
@@ -326,9 +352,12 @@ class _Induction:
         return to_z3(expr, self.names, self.z3)
 
 
-def _is_first(command: Command, alike: Symmetry) -> bool:
-    """Whether a command stands for all that differ from it by numbers of slots: it names them in ascending order."""
-    for part in alike.slots:
+def _is_first(command: Command, alike: tuple[SlotClass, ...]) -> bool:
+    """Whether a command stands for all that differ from it by numbers of slots: it names them in ascending order.
+
+    What is alike among many slots is so among those of them that there are in a smaller size.
+    """
+    for part in alike:
         pointers = {pointer.cell for pointer in part.pointers}
         named = [fired.slot for fired in command.fired if fired.instance in part.instances]
         named += [value for name, value in command.choices if f"{command.actor}[{command.copy}].{name}" in pointers]

@@ -105,6 +105,21 @@ def symmetry_of(protocol: Protocol, system: System) -> Symmetry:
     return Symmetry(system, tuple(classes), copies, tuple(unlike))
 
 
+def slots_alike(protocol: Protocol, system: System) -> tuple[SlotClass, ...]:
+    """Slots that no command and no claim of a state (``always``) tells apart, wherever the locals point at first.
+
+    Renumbering them turns a step between any two states that fulfil the claims into another such step, as an induction
+    needs; it may tell apart the first state, in which all locals name slot 0, as an exploration must not.
+    """
+    found = _Search(protocol, system)
+    claims = tuple(claim for claim in system.claims if claim.kind == "always")
+    return tuple(
+        SlotClass(instances, numbers, pointers)
+        for instances, pointers in found.domains()
+        for numbers in found.alike(instances, pointers, claims)
+    )
+
+
 @dataclass(frozen=True)
 class _Search:
     protocol: Protocol
@@ -180,10 +195,15 @@ class _Search:
                         return name
         return None
 
-    def alike(self, instances: tuple[str, ...], pointers: tuple[Pointer, ...]) -> list[tuple[int, ...]]:
-        """Classes of two slots or more that no command tells apart."""
+    def alike(
+        self, instances: tuple[str, ...], pointers: tuple[Pointer, ...], claims: tuple[Claim, ...] = ()
+    ) -> list[tuple[int, ...]]:
+        """Classes of two slots or more that no command tells apart, nor any of some claims."""
         slots = self.protocol.instance(instances[0]).slots
         facts = [self._facts(command, pointers) for command in self.system.commands]
+        for claim in claims:
+            named = ((claim.name, TRUE),)  # so that a claim is never taken for another, or for a command
+            facts.append([_Fact(fact.values, fact.holds, named) for fact in self._said(claim, pointers)])
         plain = _keys(facts, {}, {}, {})
         classes: list[list[int]] = []
         for slot in range(slots):
@@ -289,8 +309,8 @@ def _keys(
 
     def value(name: str, expr: Expr) -> object:
         if name in pointers:
-            assert isinstance(expr, Number), "slot numbers are copied from choices and from other locals"
-            return numbers.get(expr.value, expr.value)
+            # Numbers of slots are copied from choices and from other locals; one that is computed is like no other.
+            return numbers.get(expr.value, expr.value) if isinstance(expr, Number) else object()
         return _key(expr, cells)
 
     return frozenset(
