@@ -39,12 +39,12 @@ STATES = {
     "pack": 6897,
     "publish": 51932,
     "read": 16544,
-    "reopen": 47,
+    "reopen": 46,
     "reset": 30872,
     "resume": 763,
     "reuse": 7357,
     "rewrite": 5582,
-    "rollback": 560,
+    "rollback": 876,
     "scrub": 2092,
     "settle": 9318,
     "slide": 16215,
@@ -97,7 +97,10 @@ def test_a_plain_walk_finds_the_same(name: str) -> None:
     assert found.stuck == {}
     for state in found.ends:
         text = shown(protocol, state)
-        for word in ("pins=", "holds=", " loading", " expanding", " compressing", " quarantined", " staging"):
+        words = ["pins=", "holds=", " loading", " expanding", " compressing", " quarantined", " staging"]
+        if name == "reopen":  # where the process that was writing may be gone
+            words.remove(" staging")
+        for word in words:
             assert not any(word in line for line in text.splitlines() if "[" in line), text
 
 
