@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import pytest
@@ -19,7 +19,19 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.trace import EventTrace
 from kvfsm.spec.checking.traces.validate import Validator
-from kvfsm.spec.language.load import load_spec
+from kvfsm.spec.language import load
+from kvfsm.spec.language.load import load_spec as read_spec
+
+_shipped = cache(read_spec)
+
+
+@wraps(read_spec)
+def load_spec(*args: Any, **named: Any) -> load.Loaded:
+    """The shipped spec is read once a worker, though thirty modules ask for it; any other each time."""
+    return read_spec(*args, **named) if args or named else _shipped()
+
+
+load.load_spec = load_spec  # before test modules import it
 
 
 @pytest.hookimpl(wrapper=True)

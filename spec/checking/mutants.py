@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..language.expressions import Arithmetic, Expr, Logic, Name
 from ..language.model import Case, Event, Machine
-from ..language.narrowing import may_narrow, narrowed, with_event
+from ..language.narrowing import may_narrow, narrowed_event
 from ..language.protocol import Instance, Program, Protocol, Step
 from .dead import dead_steps
 from .grounding import ground
@@ -88,7 +88,7 @@ def _with_case(event: Event, changed: Case) -> Event:
 def _narrowed(instance: Instance, faulty: Event) -> Event:
     """The event with the field widths of an instance, whose machine is narrowed already."""
     widths = {field.name: field.bits for field in instance.machine.fields if may_narrow(field)}
-    return narrowed(with_event(instance.machine, faulty), widths).event(faulty.name)
+    return narrowed_event(instance.machine, faulty, widths)
 
 
 def protocol_faults(protocol: Protocol) -> Iterator[ProtocolFault]:

@@ -48,6 +48,12 @@ def narrowed(machine: Machine, widths: Mapping[str, int]) -> Machine:
     )
 
 
+def narrowed_event(machine: Machine, event: Event, widths: Mapping[str, int]) -> Event:
+    """One event of a machine, or a faulty one in place of it, as ``narrowed`` would make it."""
+    highs = {name: (1 << bits) - 1 for name, bits in widths.items() if may_narrow(machine.field(name))}
+    return _Cut(highs, widths).event(event)
+
+
 def may_narrow(field: Field) -> bool:
     """Whether the field holds plain numbers."""
     return field.name != "state" and not field.names and not field.is_bool

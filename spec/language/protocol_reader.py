@@ -15,7 +15,7 @@ from .claims import equivalents_of, something_is_fair
 from .expressions import BOOL, INT, Compare, Expr, Name, Not, Remote
 from .faults import FAULT_KEYS, machine_fault
 from .model import Argument, Assignment, Event, LeadsTo, Machine, Property, Vocabulary
-from .narrowing import may_narrow, narrowed, with_event
+from .narrowing import may_narrow, narrowed, narrowed_event
 from .parser import Owner, Scope, Symbol
 from .problems import Place, Problems, closest
 from .protocol import (
@@ -689,7 +689,7 @@ class _Reader:
             for own, cut in zip(machine.fields, user.machine.fields, strict=True)
             if own.bits != cut.bits
         }
-        return narrowed(with_event(machine, faulty), widths).event(faulty.name)
+        return narrowed_event(machine, faulty, widths)
 
     def _name(self, key: Scalar, what: str, taken: Collection[str]) -> str | None:
         """The text of ``key`` when it may name something new, else None after noting why not."""

@@ -25,9 +25,9 @@ from kvfsm.runtime.generated.swa_window import _pin
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.table import Table
 from kvfsm.runtime.trace import EventTrace
-from kvfsm.spec.checking import replay
-from kvfsm.spec.checking.replay import Replayer, outcomes
-from kvfsm.spec.checking.validate import Illegal, Validator
+from kvfsm.spec.checking.traces import replay
+from kvfsm.spec.checking.traces.replay import Replayer, outcomes
+from kvfsm.spec.checking.traces.validate import Illegal, Validator
 from kvfsm.spec.language.digest import machine_digest
 from kvfsm.spec.language.expressions import Truth
 from kvfsm.spec.language.interpreter import evaluate, step

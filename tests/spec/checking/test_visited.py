@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from kvfsm.spec.checking import engine_c, engine_numpy
+from kvfsm.spec.checking.engines import engine_c, engine_numpy
 from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.engines.engine_numpy import Queue
 from kvfsm.spec.checking.engines.visited import FACTOR, Bits, Table
