@@ -586,38 +586,40 @@ def _values_taken(system: System) -> dict[str, set[int] | None]:
     known: dict[str, set[int] | None] = {
         cell.name: None if cell.field.startswith(OTHERS) else {0} for cell in system.cells
     }
-    waiting = list(system.commands)
+    reads = {id(part): _reads(part) for command in system.commands for part in command.guard}
     changed = True
     while changed:
         changed = False
-        rest = []
-        for command in waiting:
-            if not _possible(command.guard, known):
-                rest.append(command)
+        for command in system.commands:
+            guard = [(part, reads[id(part)]) for part in command.guard]
+            if not _may_hold(guard, known):
                 continue
             for name, value in command.updates:
                 before = known[name]
                 if before is not None:
-                    found = _values_of(value, known, system.cell(name), command.guard)
+                    found = _values_of(value, known, system.cell(name), guard)
                     known[name] = None if found is None else before | found
                     changed = changed or known[name] != before
-            rest.append(command)
-        waiting = rest
     return known
 
 
+def _reads(expr: Expr) -> tuple[str, ...]:
+    """The cells that an expression reads, each once."""
+    return tuple(dict.fromkeys(name.name for name in names_in(expr)))
+
+
 def _values_of(
-    value: Expr, known: Mapping[str, set[int] | None], cell: Cell, guard: tuple[Expr, ...]
+    value: Expr, known: Mapping[str, set[int] | None], cell: Cell, guard: Iterable[tuple[Expr, tuple[str, ...]]]
 ) -> set[int] | None:
-    """What an expression may be, or None when there are too many to tell."""
-    cells = dict.fromkeys(name.name for name in names_in(value))
+    """What an expression may be, or None when there are too many to tell; each part of the guard with what it reads."""
+    cells = _reads(value)
     options = [known[name] for name in cells]
     if cell.high >= _KNOWN_MAX or any(option is None for option in options):
         return None
     sets = [sorted(option) for option in options if option is not None]
     if math.prod(map(len, sets)) > _KNOWN_MAX**2:
         return None
-    relevant = [part for part in guard if {name.name for name in names_in(part)} <= set(cells)]
+    relevant = [part for part, read in guard if set(read) <= set(cells)]
     found = set()
     for values in itertools.product(*sets):
         given = dict(zip(cells, values, strict=True))
@@ -628,8 +630,11 @@ def _values_of(
 
 def _possible(guard: tuple[Expr, ...], known: Mapping[str, set[int] | None]) -> bool:
     """Whether each part of a guard that reads one cell, or two, can hold with the values that these may take."""
-    for part in guard:
-        cells = list(dict.fromkeys(name.name for name in names_in(part)))
+    return _may_hold([(part, _reads(part)) for part in guard], known)
+
+
+def _may_hold(guard: Iterable[tuple[Expr, tuple[str, ...]]], known: Mapping[str, set[int] | None]) -> bool:
+    for part, cells in guard:
         options = [known[name] for name in cells]
         if len(cells) > 2 or any(option is None for option in options):
             continue
