@@ -185,7 +185,18 @@ def check_protocol(
 
 def with_proofs(report: Report, proofs: Mapping[str, Proof]) -> Report:
     """The report with what was proved: it holds in any number of slots and copies, whatever the search saw of it."""
-    return replace(report, findings=tuple(_with_proof(item, proofs.get(item.name)) for item in report.findings))
+    findings = tuple(_with_proof(item, proofs.get(item.name)) for item in report.findings)
+    claims = [proofs[item.name] for item in findings if item.name in proofs]
+    notes = []
+    if claims:
+        proved = sum(proof.proved for proof in claims)
+        sizes = f"for any number of {' and '.join(claims[0].sizes)}" if claims[0].sizes else "by induction"
+        notes.append(f"{proved} of {len(claims)} claims about every state are proved {sizes}")
+    explored = {item.name for item in findings}
+    for name, proof in proofs.items():
+        if name not in explored and proof.obstacle is not None:
+            notes.append(f"the lemma '{name}' is not proved, and helps no other claim: {_obstacle(proof.obstacle)}")
+    return replace(report, findings=findings, notes=(*report.notes, *notes))
 
 
 def _with_proof(finding: Finding, proof: Proof | None) -> Finding:

@@ -133,9 +133,7 @@ def test_a_claim_that_is_never_met_is_violated_and_has_no_story() -> None:
     protocol = toctou()
     first = next(item for item in protocol.properties if item.kind == "sometimes")
     never = replace(first, that=Truth(False, first.at))
-    changed = replace(
-        protocol, properties=tuple(never if item is first else item for item in protocol.properties)
-    )
+    changed = replace(protocol, properties=tuple(never if item is first else item for item in protocol.properties))
     finding = next(finding for finding in check_protocol(changed).findings if finding.name == first.name)
     assert (finding.verdict, finding.trace) == (VIOLATED, None)
     assert "never tried" in finding.note
@@ -165,16 +163,22 @@ def test_an_interrupt_among_promises_keeps_what_the_search_found(monkeypatch: py
 
 def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
     command = whole_system().commands[0]
-    obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, ())
+    obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, (), ("block[0].pins = 1",))
     proofs = {
         "lease_holds": Proof("lease_holds", True, ("slots", "readers"), None),
         "pins_count_readers": Proof("pins_count_readers", False, ("slots", "readers"), obstacle),
+        "pin_holds": Proof("pin_holds", False, ("slots", "readers"), Obstacle(None, "reader=1", {}, ())),
     }
-    findings = {finding.name: finding for finding in with_proofs(whole(), proofs).findings}
+    report = with_proofs(whole(), proofs)
+    findings = {finding.name: finding for finding in report.findings}
     assert (findings["lease_holds"].how, findings["pins_count_readers"].how) == ("proved", "explored")
     assert findings["pins_count_readers"].note == (
-        f"not proved: '{command.label}' breaks it for reader=0 in a state that the claims allow, reachable or not: "
-        "block[0].pins = 1"
+        f"not proved: '{command.label}' would break it for reader=0 where block[0].pins = 1; "
+        "if no run gets there, a lemma can say so"
+    )
+    assert report.notes[-2:] == (
+        "1 of 2 claims about every state are proved for any number of slots and readers",
+        "the lemma 'pin_holds' is not proved, and helps no other claim: it does not hold at first for reader=1",
     )
 
 
