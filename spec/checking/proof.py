@@ -5,7 +5,9 @@ the slots which its locals name. So if a step could break a claim among many slo
 those that the claim and the step speak of: leave out all others, and every claim still holds before the step, for fewer
 copies and slots. It is therefore enough to try every state, reachable or not, of the sizes up to one that has room for
 all of these (``deciding_size``): the claims hold before, a command is taken, the claim must hold after. Smaller sizes
-are tried too, since a claim may fail just because there is no other slot, or no other copy.
+are tried too, since a claim may fail just because there is no other slot, or no other copy. Slots can be left out only
+if those left are like them: all but a few that are named by number must be alike (``slots_alike``), or the bound is not
+spoken of. Fields stay as wide as the protocol narrows them.
 
 ``count`` is the exception, since it speaks of all copies. Those left out are counted by a number that the step does
 not change (``ground(for_proof=True)``), which is true of a condition on what the copies themselves hold; a claim that
