@@ -117,7 +117,7 @@ def test_a_folder_that_is_not_there_is_2(tmp_path: Path, capsys: pytest.CaptureF
         ("stale", "refusal 'stale' (code 2)"),
         ("S3", "swa_window.lease_protects: always pins > 0 implies state in [resident, expired]"),
         ("S3", "nobody evicts it"),
-        ("S24", "this spec claims it nowhere"),
+        ("S15", "this spec claims it nowhere"),
         ("evictor", "actor 'evictor'"),
         ("publish", "protocol 'publish'"),
         ("tiny_llama", "full: compressed_kv in 3 layers, a row for 1 token"),
