@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from kvfsm.spec.checking.explore import Exploration, explore
+from kvfsm.spec.checking.explore import Exploration, explore, transitions_of
 from kvfsm.spec.checking.exports import murphi, promela, smt, tla
 from kvfsm.spec.checking.exports.moves import in_sequence, moves_of
 from kvfsm.spec.checking.exports.naming import Naming
@@ -22,6 +23,7 @@ from kvfsm.spec.language.load import load_spec
 from .hand_made import cell, claim, flag, is_, system
 
 NAMES = sorted(protocol.name for protocol in load_spec().required().protocols)
+OFTEN = ("admit", "evict", "limits_keys", "load", "pack", "reopen", "stream", "toctou")
 
 
 @cache
@@ -43,15 +45,23 @@ def asked(peer: str, it: System, folder: Path) -> Outcome:
         pytest.skip(str(problem))
 
 
-@pytest.mark.parametrize("peer", PEERS)
-@pytest.mark.parametrize("name", NAMES)
+def pairs() -> Iterator[object]:
+    """SPIN on every protocol; the others on some, and on all with the long tests, since each starts a compiler or a JVM."""
+    for name in NAMES:
+        for peer in PEERS:
+            late = peer != "SPIN" and name not in OFTEN
+            yield pytest.param(name, peer, marks=pytest.mark.long if late else ())
+
+
+@pytest.mark.parametrize(("name", "peer"), pairs())
 def test_a_peer_finds_as_many_states_of_a_shipped_protocol_as_we_do(name: str, peer: str, tmp_path: Path) -> None:
     ours, theirs = explored(name), asked(peer, grounded(name), tmp_path)
     assert not theirs.violated, theirs.story
     assert not ours.violations
     assert theirs.states == ours.states, f"{peer} {theirs.version}"
     if peer == "Rumur":
-        assert theirs.transitions == ours.transitions
+        source, _, target = transitions_of(ours)  # exports leave out what changes nothing
+        assert theirs.transitions == int((source != target).sum())
 
 
 @pytest.mark.long
