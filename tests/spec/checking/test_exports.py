@@ -46,14 +46,14 @@ def asked(peer: str, it: System, folder: Path) -> Outcome:
 
 
 def pairs() -> Iterator[object]:
-    """SPIN on every protocol; the others on some, and on all with the long tests, since each starts a compiler or a JVM."""
+    """SPIN on every protocol; the others on some, and on all with the long tests: each starts a compiler or a JVM."""
     for name in NAMES:
         for peer in PEERS:
             late = peer != "SPIN" and name not in OFTEN
             yield pytest.param(name, peer, marks=pytest.mark.long if late else ())
 
 
-@pytest.mark.parametrize(("name", "peer"), pairs())
+@pytest.mark.parametrize(("name", "peer"), list(pairs()))
 def test_a_peer_finds_as_many_states_of_a_shipped_protocol_as_we_do(name: str, peer: str, tmp_path: Path) -> None:
     ours, theirs = explored(name), asked(peer, grounded(name), tmp_path)
     assert not theirs.violated, theirs.story
