@@ -58,7 +58,7 @@ def test_toctou_with_three_readers_has_these_orbits() -> None:
     assert explore(system, engine="c", symmetry=renumbering).states == 520_340
 
 
-WITH_LIKES = ("capture", "evict", "generate", "pack", "publish", "rewrite", "scrub", "split", "toctou")
+WITH_LIKES = ("capture", "evict", "fill", "generate", "pack", "publish", "queue", "rewrite", "scrub", "split", "toctou")
 
 
 def test_these_protocols_have_slots_or_copies_that_are_alike() -> None:
