@@ -107,12 +107,13 @@ def machine_schema(vocabulary: Vocabulary) -> _Schema:
 def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
     """A file of ``protocols/``."""
     size: _Schema = {"type": ["integer", "string"]}
+    values = {"oneOf": [_TEXT, _object({"like": _TEXT}, ("like",))]}
     branch = {"oneOf": [_TEXT, _object({"then": _TEXT, "do": _named(_EXPRESSION)}, ("then", "do"))]}
     fire = _object({"on": _TEXT, "event": _TEXT, "with": _named(_EXPRESSION)}, ("on", "event"))
     step = _object(
         {
             "about": _TEXT,
-            "choose": _named(_TEXT),
+            "choose": _named(values),
             "when": _EXPRESSION,
             "otherwise": branch,
             "do": _named(_EXPRESSION),
@@ -126,7 +127,7 @@ def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:
             "about": _TEXT,
             "count": size,
             "plays": _one_or_more(_words([word.name for word in vocabulary.actors])),
-            "locals": _named({"oneOf": [_TEXT, _object({"like": _TEXT}, ("like",))]}),
+            "locals": _named(values),
             "steps": _named(step, 1),
         },
         ("count", "plays", "steps"),

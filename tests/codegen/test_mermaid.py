@@ -16,7 +16,7 @@ Change = Callable[..., Machine]
 WORDS = {
     "%%",
     "sequenceDiagram",
-    "accTitle:",
+    "accTitle:", "accDescr:",
     "actor",
     "participant",
     "par",
