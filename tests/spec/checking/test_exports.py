@@ -305,8 +305,9 @@ def test_moves_leave_out_what_changes_nothing() -> None:
     moves = moves_of(system([A, B], idle))
     assert list(moves) == [2]
     assert moves[2].guard == (Compare("!=", A.read(), B.read(), NOWHERE),)
-    for name in NAMES:
-        assert list(moves_of(grounded(name))) == list(range(len(grounded(name).commands)))
+    for name in OFTEN:
+        source, command, target = transitions_of(explored(name))
+        assert set(moves_of(grounded(name))) >= set(command[source != target].tolist())
 
 
 def test_a_text_that_a_peer_cannot_read_is_an_error(tmp_path: Path) -> None:
