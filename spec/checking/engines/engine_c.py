@@ -69,21 +69,21 @@ class _Run:
         self.bits = math.prod(part.count for part in index) if index else None  # of a perfect index
         room = self._room(limits.bytes)
         self.wide = room >= (1 << 32) - 1
-        self.library = load(
+        self.compiled = load(
             {
                 "engine.c": Path(__file__).with_name("engine.c").read_text(),
                 "system.h": header_text(layout, symmetry, self.derived_bits, index, self.wide, factor & NONE),
             }
         )
         self._declare()
-        self.slack = int(self.library.slack(threads))
+        self.slack = int(self.compiled.slack(threads))
         claims = layout.system.claims
         self.taken = np.zeros(max(len(layout.system.commands), 1), dtype=np.uint64)
         self.met = np.full(max(len(claims), 1), NONE, dtype=np.uint64)
         self.stops = np.array(
             [stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8
         )
-        self.buffers = np.empty(threads * int(self.library.buffer_bytes()), dtype=np.uint8)
+        self.buffers = np.empty(threads * int(self.compiled.buffer_bytes()), dtype=np.uint8)
         self.rows, self.parents = self._queue(room + self.slack + 1)
         self.index: Any = np.zeros(0, dtype=np.uint64)
         self.state = _Search(
@@ -98,13 +98,13 @@ class _Run:
 
     def _declare(self) -> None:
         search = ctypes.POINTER(_Search)
-        library = self.library
-        library.advance.argtypes, library.advance.restype = [search, ctypes.c_uint64], ctypes.c_int
-        library.index_all.argtypes, library.index_all.restype = [search], ctypes.c_int
-        library.begin.argtypes, library.begin.restype = [search], None
-        library.slack.argtypes, library.slack.restype = [ctypes.c_uint64], ctypes.c_uint64
-        library.buffer_bytes.argtypes, library.buffer_bytes.restype = [], ctypes.c_uint64
-        library.advise.argtypes, library.advise.restype = [ctypes.c_void_p, ctypes.c_uint64], None
+        compiled = self.compiled
+        compiled.advance.argtypes, compiled.advance.restype = [search, ctypes.c_uint64], ctypes.c_int
+        compiled.index_all.argtypes, compiled.index_all.restype = [search], ctypes.c_int
+        compiled.begin.argtypes, compiled.begin.restype = [search], None
+        compiled.slack.argtypes, compiled.slack.restype = [ctypes.c_uint64], ctypes.c_uint64
+        compiled.buffer_bytes.argtypes, compiled.buffer_bytes.restype = [], ctypes.c_uint64
+        compiled.advise.argtypes, compiled.advise.restype = [ctypes.c_void_p, ctypes.c_uint64], None
 
     def _room(self, bytes_: int) -> int:
         """The most states that fit, or that there can be."""
@@ -122,8 +122,8 @@ class _Run:
                     raise
                 room = max(room // 2, self.slack + 2)
                 continue
-            self.library.advise(rows.ctypes.data, rows.nbytes)
-            self.library.advise(parents.ctypes.data, parents.nbytes)
+            self.compiled.advise(rows.ctypes.data, rows.nbytes)
+            self.compiled.advise(parents.ctypes.data, parents.nbytes)
             return rows, parents
 
     # Memory.
@@ -139,9 +139,9 @@ class _Run:
 
     def _take_index(self, index: Any, places: int) -> None:
         self.index = index
-        self.library.advise(index.ctypes.data, index.nbytes)
+        self.compiled.advise(index.ctypes.data, index.nbytes)
         self.state.index, self.state.places = index.ctypes.data, places
-        if self.library.index_all(ctypes.byref(self.state)) == MISMATCH:
+        if self.compiled.index_all(ctypes.byref(self.state)) == MISMATCH:
             raise Mismatch
         self.filled = FILLED
         self._set_cap()
@@ -192,12 +192,12 @@ class _Run:
     def run(self, on_progress: Callable[[Progress], None] | None) -> str | None:
         """Search to the end or to a limit; says why it ended early."""
         state, started, budget = self.state, time.perf_counter(), FIRST_BUDGET
-        self.library.begin(ctypes.byref(state))
+        self.compiled.begin(ctypes.byref(state))
         if not self.choose_index():
             return self._out_of_memory()
         while True:
             before = time.perf_counter()
-            why = self.library.advance(ctypes.byref(state), budget)
+            why = self.compiled.advance(ctypes.byref(state), budget)
             now = time.perf_counter()
             if on_progress is not None:
                 on_progress(Progress(state.tail, state.tail - state.head, state.depth, now - started))
