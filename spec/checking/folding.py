@@ -114,7 +114,8 @@ def _logic(op: str, operands: tuple[Expr, ...]) -> Expr:
     found: dict[Expr, None] = {}
     for operand in operands:
         for part in operand.operands if isinstance(operand, Logic) and operand.op == op else (operand,):
-            if part == final or negation(part) in found:
+            # Of a Logic the negation is of this very kind, and would have been taken apart.
+            if part == final or (not isinstance(part, Logic) and negation(part) in found):
                 return final
             if part != neutral:
                 found[part] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..layout import Layout
 from ..symmetry import CopyClass, Pointer, SlotClass, Symmetry
@@ -20,6 +20,17 @@ static inline uint64_t spread(uint64_t total, uint64_t number) {
 def canonical_c(symmetry: Symmetry, layout: Layout) -> str:
     """C text with ``static void canonical(uint64_t *s)``: the state that stands for a packed one takes its place."""
     return "\n".join([HEAD % MIX, *_Text(symmetry, layout).lines(), ""])
+
+
+def _neighbours(count: int) -> Iterator[int]:
+    """Which of each two neighbours to compare, one after the other, so that all get sorted."""
+    return (at for last in range(count - 1, 0, -1) for at in range(last))
+
+
+def _swap(when: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Swap under a condition, without a branch: processors guess it wrong half the time."""
+    swaps = " ".join(f"swap = ({one} ^ {other}) & when; {one} ^= swap; {other} ^= swap;" for one, other in pairs)
+    return f"{{ const uint64_t when = -(uint64_t)({when}); uint64_t {swaps} }}"
 
 
 class _Text:
@@ -45,7 +56,7 @@ class _Text:
             spot = self.layout.place(cell.name)
             yield f"    c[{place}] = s[{spot.word}] >> {spot.shift} & UINT64_C({spot.mask});"
         for pointer in self.pointers.values():
-            yield f"    if (!({self._live(pointer)})) {self.c(pointer.cell)} = 0;"
+            yield f"    {self.c(pointer.cell)} &= -({self._live(pointer)});"
         for number, part in enumerate(self.symmetry.slots):
             yield f"    int order_{number}[{len(part.numbers)}];"
             yield f"    int entangled_{number} = sort_slots_{number}(c, order_{number});"
@@ -75,9 +86,9 @@ class _Text:
 
     def _live(self, pointer: Pointer) -> str:
         if pointer.at is None:
-            return "0" if 0 in pointer.dead else "1"
+            return "UINT64_C(0)" if 0 in pointer.dead else "UINT64_C(1)"
         dead = sum(1 << step for step in pointer.dead)
-        return f"~UINT64_C({dead}) >> {self.c(pointer.at)} & 1"
+        return f"(~UINT64_C({dead}) >> {self.c(pointer.at)} & 1)"
 
     def _bundles(self, cells: Sequence[str]) -> list[Bundle]:
         return [bundle for bundle in bundles(self.symmetry, cells) if bundle.places]
@@ -99,21 +110,35 @@ class _Text:
     # Slots.
 
     def _keys(self, number: int, part: SlotClass) -> Iterator[str]:
-        """A number for each slot, the same under every renumbering, and whether anybody points at it."""
+        """A number for each slot, the same under every renumbering.
+
+        In its lowest bits stands which slot it is of, and above them whether anybody points there.
+        """
         slots = len(part.numbers)
-        yield f"static inline void slot_keys_{number}(const uint64_t *c, uint64_t key[{slots}], int held[{slots}]) {{"
+        yield f"#define PLACE_{number} {self._place_mask(part)}"
+        yield f"static inline void slot_keys_{number}(const uint64_t *c, uint64_t key[{slots}]) {{"
+        yield f"    uint64_t live, weight, here, held[{slots}] = {{0}};"
         for row, slot in enumerate(part.numbers):
-            yield f"    key[{row}] = {self._spread(slot_cells(self.symmetry, part, slot), 1)}; held[{row}] = 0;"
+            yield f"    key[{row}] = {self._spread(slot_cells(self.symmetry, part, slot), 1)};"
         for pointer in part.pointers:
             cell = self.symmetry.system.cell(pointer.cell)
             rest = [o for o in copy_cells(self.symmetry, cell.owner, cell.number) if o not in self.pointers]
-            yield f"    if ({self._live(pointer)}) {{"
-            yield f"        uint64_t weight = {self._spread(rest, weight_of(cell.owner, cell.field))};"
+            yield f"    live = {self._live(pointer)}; weight = {self._spread(rest, weight_of(cell.owner, cell.field))};"
             for row, slot in enumerate(part.numbers):
-                yield f"        if ({self.c(pointer.cell)} == {slot}) {{ key[{row}] += weight; held[{row}] = 1; }}"
-            yield "    }"
+                yield (
+                    f"    here = live & ({self.c(pointer.cell)} == {slot}); "
+                    f"key[{row}] += weight & -here; held[{row}] |= here;"
+                )
+        below = f"{2 * self._place_mask(part) + 1}"
+        for row in range(slots):
+            yield f"    key[{row}] = (key[{row}] & ~UINT64_C({below})) | held[{row}] * (PLACE_{number} + 1) | {row};"
+        yield "    (void)live; (void)weight; (void)here;"
         yield "}"
         yield ""
+
+    def _place_mask(self, part: SlotClass) -> int:
+        """Bits of a key that tell which slot it is of; the bit above tells whether anybody points there."""
+        return (1 << max(len(part.numbers) - 1, 1).bit_length()) - 1
 
     def _sort_slots(self, number: int, part: SlotClass) -> Iterator[str]:
         """Slots by ascending keys; whether some that are held compare equal."""
@@ -134,24 +159,21 @@ class _Text:
         yield f"        if (number[order[k]] <= {highest}) name[number[order[k]]] = number[k];"
         yield "    (void)name;"
         for pointer in part.pointers:
-            yield f"    if ({self._live(pointer)}) {self.c(pointer.cell)} = name[{self.c(pointer.cell)}];"
+            yield f"    {self.c(pointer.cell)} = name[{self.c(pointer.cell)}] & -({self._live(pointer)});"
         yield "}"
         yield ""
         yield f"static inline int sort_slots_{number}(uint64_t *c, int order[{slots}]) {{"
-        yield f"    uint64_t key[{slots}]; int held[{slots}], tied = 0;"
-        yield f"    slot_keys_{number}(c, key, held);"
-        yield f"    for (int i = 0; i < {slots}; i++) order[i] = i;"
-        for last in range(slots - 1, 0, -1):
-            for at in range(last):
-                yield f"    if (key[{at + 1}] < key[{at}]) {{"
-                yield f"        uint64_t k = key[{at}]; key[{at}] = key[{at + 1}]; key[{at + 1}] = k;"
-                for name in ("order", "held"):
-                    yield f"        {{ int t = {name}[{at}]; {name}[{at}] = {name}[{at + 1}]; {name}[{at + 1}] = t; }}"
-                yield "    }"
+        yield f"    uint64_t key[{slots}], tied = 0;"
+        yield f"    slot_keys_{number}(c, key);"
+        for at in _neighbours(slots):
+            yield f"    {_swap(f'key[{at + 1}] < key[{at}]', [(f'key[{at}]', f'key[{at + 1}]')])}"
         for row in range(1, slots):
-            yield f"    if (key[{row}] == key[{row - 1}]) tied |= held[{row}] | held[{row - 1}];"
+            # Of two that differ by their places alone, both are held or none is.
+            equal = f"(key[{row}] | PLACE_{number}) == (key[{row - 1}] | PLACE_{number})"
+            yield f"    tied |= key[{row}] & -(uint64_t)({equal});"
+        yield f"    for (int k = 0; k < {slots}; k++) order[k] = (int)(key[k] & PLACE_{number});"
         yield f"    renumber_{number}(c, order);"
-        yield "    return tied;"
+        yield f"    return tied & (PLACE_{number} + 1) ? 1 : 0;"
         yield "}"
         yield ""
 
@@ -173,21 +195,12 @@ class _Text:
             return
         rows = ", ".join("{" + ", ".join(map(self._bundled, row)) + "}" for row in copies)
         yield f"    {{   uint64_t t[{part.count}][{width}] = {{{rows}}};"
-        for last in range(part.count - 1, 0, -1):
-            for at in range(last):
-                less = "0"
-                for place in reversed(range(width)):
-                    one, other = f"t[{at + 1}][{place}]", f"t[{at}][{place}]"
-                    less = (
-                        f"{one} < {other}"
-                        if place == width - 1
-                        else f"({one} < {other} || ({one} == {other} && {less}))"
-                    )
-                swaps = " ".join(
-                    f"{{ uint64_t u = t[{at}][{k}]; t[{at}][{k}] = t[{at + 1}][{k}]; t[{at + 1}][{k}] = u; }}"
-                    for k in range(width)
-                )
-                yield f"        if ({less}) {{ {swaps} }}"
+        for at in _neighbours(part.count):
+            pairs = [(f"t[{at}][{place}]", f"t[{at + 1}][{place}]") for place in range(width)]
+            less = "{1} < {0}".format(*pairs[-1])
+            for one, other in reversed(pairs[:-1]):
+                less = f"({other} < {one}) | (({other} == {one}) & ({less}))"
+            yield f"        {_swap(less, pairs)}"
         for copy, row in enumerate(copies):
             for place, bundle in enumerate(row):
                 yield f"        {self._unbundle(bundle, f't[{copy}][{place}]')}"
@@ -204,8 +217,8 @@ class _Text:
             slots = len(part.numbers)
             rows = ", ".join("{" + ", ".join(map(str, order)) + "}" for order in orders[number])
             yield f"    static const int orders_{number}[{len(orders[number])}][{slots}] = {{{rows}}};"
-            yield f"    uint64_t key_{number}[{slots}]; int held_{number}[{slots}];"
-            yield f"    slot_keys_{number}(c, key_{number}, held_{number});"
+            yield f"    uint64_t key_{number}[{slots}];"
+            yield f"    slot_keys_{number}(c, key_{number});"
         yield "    int first = 1;"
         for number in range(len(orders)):
             yield f"    for (int o{number} = 0; o{number} < {len(orders[number])}; o{number}++)"
@@ -213,7 +226,8 @@ class _Text:
         for number, part in enumerate(self.symmetry.slots):
             order = f"orders_{number}[o{number}]"
             same = " && ".join(
-                f"key_{number}[{order}[{row}]] == key_{number}[{row}]" for row in range(len(part.numbers))
+                f"(key_{number}[{order}[{row}]] | PLACE_{number}) == (key_{number}[{row}] | PLACE_{number})"
+                for row in range(len(part.numbers))
             )
             yield f"        if (!({same})) continue;"
         yield f"        uint64_t d[{self.count}], w[{words}];"

@@ -22,6 +22,7 @@
 #define SEGMENT 256  // places in the queue that a thread takes at once
 #define BLOCK 1024   // states judged at once
 #define AHEAD 32     // successors between touching their place in the index and looking there
+#define LATELY 65536 // places for successors met lately, of which each thread keeps its own
 
 // The first row in [from, to) with BAD, which reads the row s, or NONE.
 #define FIRST_WHERE(rows, from, to, BAD)                                                   \
@@ -58,7 +59,7 @@ struct search {
     uint64_t *taken;    // [COMMANDS]
     uint64_t *met;      // [CLAIMS] the first state that decides each claim, or NONE
     uint8_t *stops;     // [CLAIMS] whether the search ends when the claim is decided
-    uint8_t *buffers;   // [threads][buffer_bytes()]
+    uint8_t *buffers;   // [threads][buffer_bytes()], zeros at first
     uint64_t threads;
 };
 
@@ -69,6 +70,9 @@ struct buffer {
     uint8_t moved[BATCH];
     uint64_t taken[COMMANDS + 1];
     uint64_t met[CLAIMS + 1];
+#if SYMMETRIC
+    uint64_t lately[LATELY * WORDS];  // as they were before canonical(); zeros are the first state, which is always met
+#endif
 };
 
 struct worker {
@@ -191,11 +195,26 @@ static inline void into_table(struct worker *w, int count, uint64_t first, const
     }
 }
 
+#if SYMMETRIC
+// Leave out successors that are in the index already, as far as is known without their canonical form, which costs more.
+static inline int not_met_lately(struct buffer *b, int count) {
+    int kept = 0;
+    for (int k = 0; k < count; k++) {
+        const uint64_t *s = b->after + k * WORDS;
+        uint64_t *met = b->lately + hashed(s, LATELY) * WORDS;
+        if (same(met, s)) continue;
+        for (int word = 0; word < WORDS; word++) met[word] = b->after[kept * WORDS + word] = s[word];
+        b->origin[kept++] = b->origin[k];
+    }
+    return kept;
+}
+#endif
+
 static inline void expand_batch(struct worker *w, uint64_t first, int count, const int shared) {
     struct search *search = w->search;
     struct buffer *b = w->buffer;
     const uint64_t *rows = search->rows + first * WORDS;
-    const int found = expand(rows, count, b->after, b->origin, b->taken);
+    int found = expand(rows, count, b->after, b->origin, b->taken);
 
     memset(b->moved, 0, sizeof b->moved);
     for (int k = 0; k < found; k++)
@@ -206,6 +225,7 @@ static inline void expand_batch(struct worker *w, uint64_t first, int count, con
                 if (first + i < b->met[claim] && quiet_claim(claim, rows + i * WORDS)) b->met[claim] = first + i;
 
 #if SYMMETRIC
+    found = not_met_lately(b, found);
     for (int k = 0; k < found; k++) canonical(b->after + k * WORDS);
 #endif
     if (search->places) {

@@ -21,11 +21,12 @@ from ..limits import Limits, Progress
 from .c_text import header_text
 from .compiling import load
 from .dense import parts
-from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, WORTH, Mismatch
+from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, Mismatch
 from .visited import FACTOR
 
 GO_ON, DONE, AT_CAP, MISMATCH, DECIDED = range(5)
-FIRST_PLACES_BITS = 16
+FIRST_PLACES = 1 << 21  # 8 MB: growing costs more than that, unless there is no room
+WORTH = 1024  # bytes of a perfect index for each state found so far that are worth it
 FILLED = 0.5  # of a table that can grow
 FILLED_MOST = 0.875  # of one that can't
 STEP_SECONDS = 0.1  # how long a call takes, so that Ctrl-C is heard and progress seen
@@ -83,7 +84,7 @@ class _Run:
         self.stops = np.array(
             [stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8
         )
-        self.buffers = np.empty(threads * int(self.compiled.buffer_bytes()), dtype=np.uint8)
+        self.buffers = np.zeros(threads * int(self.compiled.buffer_bytes()), dtype=np.uint8)
         self.rows, self.parents = self._queue(room + self.slack + 1)
         self.index: Any = np.zeros(0, dtype=np.uint64)
         self.state = _Search(
@@ -174,13 +175,13 @@ class _Run:
         return True
 
     def _table_taken(self) -> bool:
-        needed = max(int((self.state.tail + self.slack) / FILLED) + 1, 1 << FIRST_PLACES_BITS)
-        places = 1 << needed.bit_length()
+        needed = 1 << (int((self.state.tail + self.slack) / FILLED) + 1).bit_length()
         number = np.dtype(np.uint64 if self.wide else np.uint32)
-        if places * number.itemsize <= self._spare():
-            self.index = None  # before the next is there
-            self._take_index(np.zeros(places, dtype=number), places)
-            return True
+        for places in (max(needed, FIRST_PLACES), needed):
+            if places * number.itemsize <= self._spare():
+                self.index = None  # before the next is there
+                self._take_index(np.zeros(places, dtype=number), places)
+                return True
         if self.state.places and self.filled < FILLED_MOST:
             self.filled = FILLED_MOST
             self._set_cap()
