@@ -1,9 +1,13 @@
 """Picking one state out of all that are alike, for many states at a time.
 
-Slots are sorted by what they hold and by who points at them, whatever the numbers; then copies are sorted. Slots that
-compare equal although somebody points at one of them may still differ in how they are entangled, so every order of
-these is tried and the least packed state taken. The result is exact: two states get the same one if and only if some
-renumbering turns one into the other.
+Slots are sorted by a hash of what they hold and of who points at them, whatever the numbers; then copies are sorted.
+Slots that compare equal although somebody points at one of them may still differ in how they are tied to others, so
+every order of these is tried and the least packed state taken.
+
+A state becomes nothing but a renumbering of itself, so the form never merges states that differ. The other direction
+rests on hashes: two slots that nobody points at, that differ and have the same key, keep the order in which they
+came, and the search would keep such a state once for each. That costs room, never a verdict, and none is known: tests
+compare with a search through every renumbering. ``canonical_c.py`` orders by the same keys, so both pick the same rows.
 """
 
 from __future__ import annotations
@@ -97,12 +101,14 @@ def weight_of(owner: str, field: str) -> int:
     return 1 + 2 * sum((place + 1) * letter for place, letter in enumerate(f"{owner}.{field}".encode()))
 
 
+def place_mask(part: SlotClass) -> int:
+    """Lowest bits of a slot's key: in C, which slot it is of. The bit above them is whether anybody points there."""
+    return (1 << max(len(part.numbers) - 1, 1).bit_length()) - 1
+
+
 @dataclass(frozen=True)
 class Canonical:
-    """The canonical form under a symmetry, on packed states.
-
-    ``one(words) -> words``: uint64 [n, word_count], arrays of ``xp`` (NumPy or a module like it).
-    """
+    """The canonical form under a symmetry, on packed states: arrays of ``xp``, which is NumPy or a module like it."""
 
     symmetry: Symmetry
     layout: Layout
@@ -111,13 +117,13 @@ class Canonical:
     def __call__(self, words: Any) -> Any:
         """The state that stands for each: uint64 [n, word_count]."""
         columns = self._awake(self.layout.columns(words, self.xp))
-        entangled = self.xp.zeros(len(words), bool)
+        tied = self.xp.zeros(len(words), bool)
         for part in self.symmetry.slots:
-            ordered = self._sorted_slots(part, columns)
-            for (key, held), (after, other) in itertools.pairwise(ordered):
-                entangled = entangled | ((key == after) & (held | other))
+            held = self._u(place_mask(part) + 1)
+            for key, after in itertools.pairwise(self._sorted_slots(part, columns)):
+                tied = tied | ((key == after) & (key & held != 0))
         found = self._packed(self._copies_sorted(columns))
-        rows = self.xp.flatnonzero(entangled)
+        rows = self.xp.flatnonzero(tied)
         if len(rows):
             found[rows] = self._least({name: column[rows] for name, column in columns.items()})
         return found
@@ -174,8 +180,8 @@ class Canonical:
 
     # Slots.
 
-    def _slot_keys(self, part: SlotClass, columns: Columns) -> list[tuple[Any, Any]]:
-        """For each slot a number, the same under every renumbering, and whether anybody points at it: [n] each."""
+    def _slot_keys(self, part: SlotClass, columns: Columns) -> Rows:
+        """A number for each slot, the same under every renumbering; a bit of it is whether anybody points there."""
         xp = self.xp
         empty = xp.zeros(len(next(iter(columns.values()))), xp.uint64)
         keys = [
@@ -195,21 +201,26 @@ class Canonical:
                 points = live & (columns[pointer.cell] == self._u(slot))
                 keys[row] = keys[row] + xp.where(points, weight, self._u(0))
                 held[row] = held[row] | points
-        return list(zip(keys, held, strict=True))
+        place = place_mask(part)
+        above = self._u(~(2 * place + 1) & (1 << WORD_BITS) - 1)
+        return [
+            key & above | xp.where(points, self._u(place + 1), self._u(0))
+            for key, points in zip(keys, held, strict=True)
+        ]
 
-    def _sorted_slots(self, part: SlotClass, columns: Columns) -> list[tuple[Any, Any]]:
-        """Sort the slots of a class, in ``columns``; returns their keys and whether they are held, in the new order."""
+    def _sorted_slots(self, part: SlotClass, columns: Columns) -> Rows:
+        """Sort the slots of a class, in ``columns``; returns their keys in the new order."""
         empty = self.xp.zeros(len(next(iter(columns.values()))), self.xp.uint64)
         keys, carried = [], []
-        for number, (slot, (key, held)) in enumerate(zip(part.numbers, self._slot_keys(part, columns), strict=True)):
+        for number, (slot, key) in enumerate(zip(part.numbers, self._slot_keys(part, columns), strict=True)):
             keys.append([key])
             cells = self._bundled(columns, slot_cells(self.symmetry, part, slot))
-            carried.append([empty + self._u(number), held, *cells])
+            carried.append([empty + self._u(number), *cells])
         self._sort(keys, carried)
-        for slot, (_, _, *cells) in zip(part.numbers, carried, strict=True):
+        for slot, (_, *cells) in zip(part.numbers, carried, strict=True):
             self._unbundle(columns, slot_cells(self.symmetry, part, slot), cells)
         self._follow(part, columns, [order for order, *_ in carried])
-        return [(key, held) for (key,), (_, held, *_) in zip(keys, carried, strict=True)]
+        return [key for (key,) in keys]
 
     def _follow(self, part: SlotClass, columns: Columns, order: Rows) -> None:
         """Point at slots by their new numbers: that of ``numbers[order[k]]`` has become ``numbers[k]``."""
@@ -257,7 +268,7 @@ class Canonical:
     def _least(self, columns: Columns) -> Any:
         """The least packed state over every order of slots that compare equal: uint64 [n, word_count]."""
         xp = self.xp
-        keys = [[key for key, _ in self._slot_keys(part, columns)] for part in self.symmetry.slots]
+        keys = [self._slot_keys(part, columns) for part in self.symmetry.slots]
         best: Any = None
         orders = (itertools.permutations(range(len(part.numbers))) for part in self.symmetry.slots)
         for choice in itertools.product(*orders):

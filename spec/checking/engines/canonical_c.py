@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..layout import Layout
 from ..symmetry import CopyClass, Pointer, SlotClass, Symmetry
-from .canonical import MIX, Bundle, bundles, copy_cells, pointers_of, slot_cells, weight_of
+from .canonical import MIX, Bundle, bundles, copy_cells, place_mask, pointers_of, slot_cells, weight_of
 
 HEAD = """\
 static inline uint64_t spread(uint64_t total, uint64_t number) {
@@ -59,9 +59,9 @@ class _Text:
             yield f"    {self.c(pointer.cell)} &= -({self._live(pointer)});"
         for number, part in enumerate(self.symmetry.slots):
             yield f"    int order_{number}[{len(part.numbers)}];"
-            yield f"    int entangled_{number} = sort_slots_{number}(c, order_{number});"
+            yield f"    int tied_{number} = sort_slots_{number}(c, order_{number});"
         if self.symmetry.slots:
-            either = " | ".join(f"entangled_{number}" for number in range(len(self.symmetry.slots)))
+            either = " | ".join(f"tied_{number}" for number in range(len(self.symmetry.slots)))
             yield f"    if ({either}) {{ least(c, s); return; }}"
         yield "    sort_copies(c);"
         yield "    pack(c, s);"
@@ -115,7 +115,7 @@ class _Text:
         In its lowest bits stands which slot it is of, and above them whether anybody points there.
         """
         slots = len(part.numbers)
-        yield f"#define PLACE_{number} {self._place_mask(part)}"
+        yield f"#define PLACE_{number} {place_mask(part)}"
         yield f"static inline void slot_keys_{number}(const uint64_t *c, uint64_t key[{slots}]) {{"
         yield f"    uint64_t live, weight, here, held[{slots}] = {{0}};"
         for row, slot in enumerate(part.numbers):
@@ -129,16 +129,12 @@ class _Text:
                     f"    here = live & ({self.c(pointer.cell)} == {slot}); "
                     f"key[{row}] += weight & -here; held[{row}] |= here;"
                 )
-        below = f"{2 * self._place_mask(part) + 1}"
+        below = f"{2 * place_mask(part) + 1}"
         for row in range(slots):
             yield f"    key[{row}] = (key[{row}] & ~UINT64_C({below})) | held[{row}] * (PLACE_{number} + 1) | {row};"
         yield "    (void)live; (void)weight; (void)here;"
         yield "}"
         yield ""
-
-    def _place_mask(self, part: SlotClass) -> int:
-        """Bits of a key that tell which slot it is of; the bit above tells whether anybody points there."""
-        return (1 << max(len(part.numbers) - 1, 1).bit_length()) - 1
 
     def _sort_slots(self, number: int, part: SlotClass) -> Iterator[str]:
         """Slots by ascending keys; whether some that are held compare equal."""
