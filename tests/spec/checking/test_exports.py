@@ -23,7 +23,7 @@ from kvfsm.spec.language.load import load_spec
 from .hand_made import cell, claim, flag, is_, system
 
 NAMES = sorted(protocol.name for protocol in load_spec().required().protocols)
-OFTEN = ("admit", "evict", "limits_keys", "load", "pack", "reopen", "stream", "toctou")
+OFTEN = ("evict", "limits_keys", "load", "pack", "reopen", "stream", "toctou")
 
 
 @cache
