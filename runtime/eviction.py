@@ -1,8 +1,9 @@
 """Which slots go first, by the eviction rules of the specs and nothing else.
 
 ``structure: leaf_first`` keeps chains whole: a heap holds the segments that are leaves of a kind, ordered by the
-spec's keys of their last slot, and the longest evictable run at the end of a segment goes at once. Entries are lazy:
-keys only grow while a segment waits, so an entry that turns out too young is put back.
+spec's keys of their last slot. Of the segment on top the longest evictable run at its end goes at once, as far as no
+other leaf comes before. Entries are lazy: keys only grow while a segment waits, so an entry that turns out too young
+is put back.
 
 ``structure: flat`` takes any slot: one vectorised sort fills a queue of victims, each checked again when its turn
 comes, so that the cost of the sort is shared by many evictions.
@@ -20,21 +21,24 @@ from .index import Index, Segment
 from .pool import Pool, Slots
 
 _BATCH = 64  # granules evicted at a time, so that one granule more does not cost a heap visit each
-Key = tuple[Any, ...]
+Key = tuple[int, ...]
+
+
+def order_keys(pool: Pool, slots: Slots) -> np.ndarray[Any, Any]:
+    """The spec's order keys of some slots, int64 [keys, slots]: lexicographically first what goes first."""
+    eviction = pool.table.EVICTION
+    order = () if eviction is None else eviction.order
+    keys = np.empty((len(order), len(slots)), np.int64)
+    for row, key in zip(keys, order, strict=True):
+        row[:] = key.by(pool.table, pool.meta, slots)
+        if key.first in ("true", "highest"):
+            np.negative(row, out=row)
+    return keys
 
 
 def order_key(pool: Pool, slot: int) -> Key:
-    """The spec's order keys of one slot, as a tuple that sorts first what goes first."""
-    eviction = pool.table.EVICTION
-    if eviction is None:
-        return ()
-    index = np.array([slot], np.intp)
-    return tuple(_ascending(key.by(pool.table, pool.meta, index), key.first) for key in eviction.order)
-
-
-def _ascending(value: Any, first: str) -> int:
-    number = int(np.asarray(value).reshape(-1)[0])
-    return {"true": 1 - number, "highest": -number}.get(first, number)
+    """The same of one slot, as a tuple."""
+    return tuple(order_keys(pool, np.array([slot], np.intp))[:, 0].tolist())
 
 
 class LeafFirst:
@@ -66,7 +70,7 @@ class LeafFirst:
 
     def evict(self, count: int) -> int:
         """Evict up to ``count`` slots, ends of chains first; returns how many went."""
-        kind, pool, done, seen = self.kind, self.pool, 0, 0
+        kind, pool, done = self.kind, self.pool, 0
         while done < count and self._heap:
             key, _, segment = heapq.heappop(self._heap)
             self._queued.discard(segment)
@@ -77,15 +81,14 @@ class LeafFirst:
                 self.offer_chain(segment)
                 continue
             now = order_key(pool, int(segment.slots[kind][live - 1]))
-            if now > key and seen < len(self._heap):
-                seen += 1
+            if now > key:
                 self._push(now, segment)
                 continue
-            seen = 0
             tail = segment.slots[kind][max(0, live - max(_BATCH, count - done)) : live].astype(np.intp)
             run = self._evictable_run(tail)
             if not run:
                 continue  # offered again when its leases and transfers end
+            run = self._run_before_others(tail[len(tail) - run :])
             keep = live - min(run, count - done)
             gone = self.index.cut(kind, segment, keep).astype(np.intp)
             pool.release("evict", gone)
@@ -106,6 +109,17 @@ class LeafFirst:
         """How many of the last slots may be evicted, counted from the end."""
         free = np.isin(slots, self.pool.eligible(slots))
         blocked = np.flatnonzero(~free[::-1])
+        return int(blocked[0]) if len(blocked) else len(slots)
+
+    def _run_before_others(self, slots: Slots) -> int:
+        """How many of the last slots, counted from the end, go before the leaf that is next in the heap."""
+        if not self._heap:
+            return len(slots)
+        later, equal = np.zeros(len(slots), np.bool_), np.ones(len(slots), np.bool_)
+        for values, limit in zip(order_keys(self.pool, slots), self._heap[0][0], strict=True):
+            later |= equal & (values > limit)
+            equal &= values == limit
+        blocked = np.flatnonzero(later[::-1])
         return int(blocked[0]) if len(blocked) else len(slots)
 
     def _push(self, key: Key, segment: Segment) -> None:

@@ -1,0 +1,103 @@
+"""Victims go in the spec's order: of all ends of chains that nobody holds, always the least recently used one."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
+
+KV = "compressed_kv"
+SLOTS = 48
+FAN = 3  # prompts that share a beginning
+
+
+def make() -> Manager:
+    return Manager(PROFILES["llama"], {KV: SLOTS}, NumpyBackend())
+
+
+def chain(manager: Manager, family: int, branch: int, shared: int, granules: int) -> Keys:
+    """A prompt of ``granules`` granules, the first ``shared`` of which are those of its family."""
+    granule = manager.profile.granule
+    tokens = [family * 1000 + at for at in range(shared * granule)]
+    tokens += [500_000 + (family * FAN + branch) * 1000 + at for at in range((granules - shared) * granule)]
+    return manager.keys(tokens)
+
+
+def fill_and_use(manager: Manager, chance: random.Random) -> list[Keys]:
+    """Chains that share beginnings, some of them used again, most of them up to a point inside a segment."""
+    chains, room = [], SLOTS
+    for family in range(4):
+        shared = chance.randint(1, 3)
+        for branch in range(FAN):
+            keys = chain(manager, family, branch, shared, shared + chance.randint(1, 4))
+            room -= len(keys)
+            if room < 0:
+                break
+            manager.publish(manager.reserve(keys, 0, len(keys)))
+            chains.append(keys)
+    for _ in range(chance.randint(0, 8)):
+        keys = chance.choice(chains)
+        granule = manager.profile.granule
+        answer = manager.match(keys, len(keys) * granule + 1, at_most=chance.randint(1, len(keys)) * granule)
+        if answer.now:
+            manager.release(manager.acquire(answer))
+    return chains
+
+
+def in_order(manager: Manager, chains: list[Keys]) -> list[int]:
+    """What must go, by what the index says and the stamps alone."""
+    core = manager.core
+    table: dict[bytes, tuple[int, bytes | None]] = {}
+    for keys in chains:
+        spot = core.index.locate(keys.digests, len(keys))
+        slots = core.index.slots(0, spot, 0, core.index.live(0, spot)).tolist()
+        before = None
+        for digest, slot in zip(keys.digests, slots, strict=False):
+            table[digest] = (slot, before)
+            before = digest
+    used, gone = core.pools[KV].meta["last_use"], []
+    while table:
+        ends = set(table) - {before for _, before in table.values() if before is not None}
+        first = min(ends, key=lambda digest: int(used[table[digest][0]]))
+        gone.append(table.pop(first)[0])
+    return gone
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, SLOTS])
+def test_victims_are_the_least_recently_used_ends(step: int) -> None:
+    for seed in range(20):
+        manager = make()
+        chains = fill_and_use(manager, random.Random(seed))
+        expected = in_order(manager, chains)
+        used = manager.core.pools[KV].meta["last_use"].copy()
+        pool, gone = manager.core.pools[KV], []
+        while True:
+            before = set(pool.free_slots.tolist())
+            if not manager.evict(KV, step):
+                break
+            gone.append(set(pool.free_slots.tolist()) - before)
+        cuts = np.cumsum([0, *map(len, gone)]).tolist()
+        for (low, high), went in zip(pairwise(cuts), gone, strict=True):
+            # equal stamps may go in either order: what went was used no later than what should have gone
+            assert sorted(used[list(went)]) == sorted(used[expected[low:high]]), f"seed {seed}, from {low}"
+        assert cuts[-1] == len(expected)
+        assert manager.audit().ok
+
+
+def test_what_a_later_request_used_stays_when_many_go_at_once() -> None:
+    manager = make()
+    granule = manager.profile.granule
+    old, other = chain(manager, 0, 0, 0, 5), chain(manager, 1, 0, 0, 3)
+    for keys in (old, other):
+        manager.publish(manager.reserve(keys, 0, len(keys)))
+    manager.release(manager.acquire(manager.match(old, 2 * granule + 1)))  # the first two granules, used last of all
+    assert manager.evict(KV, 6) == 6
+    assert manager.match(old).now == 2 * granule
+    assert manager.match(other).now == 0
