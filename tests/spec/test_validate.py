@@ -26,7 +26,7 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.table import Table
 from kvfsm.runtime.trace import EventTrace
 from kvfsm.spec.checking.traces import replay
-from kvfsm.spec.checking.traces.replay import Replayer, outcomes
+from kvfsm.spec.checking.traces.replay import EventOverArrays, Replayer
 from kvfsm.spec.checking.traces.validate import Illegal, Validator
 from kvfsm.spec.language.digest import machine_digest
 from kvfsm.spec.language.expressions import Truth
@@ -176,7 +176,8 @@ def test_events_over_arrays_are_those_of_the_interpreter(machine: Machine, event
     chance = np.random.default_rng(SEED)
     words = random_words(machine.name, 300)
     given = random_given(machine, event, words, chance)
-    after, cases = outcomes(machine, event, words, {name: values.astype(np.int64) for name, values in given.items()})
+    many = EventOverArrays(machine, event)
+    after, cases = many(words, {name: values.astype(np.int64) for name, values in given.items()})
     for n, word in enumerate(words.tolist()):
         said = step(machine, word, event, {name: int(values[n]) for name, values in given.items()})
         assert (int(after[n]), int(cases[n])) == (said.word, said.case or 0)

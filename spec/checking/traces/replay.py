@@ -1,37 +1,26 @@
 """Events on many recorded words at once: what the model makes of each, and whether its claims about a slot hold.
 
 A few rows go through the reference interpreter, with what was asked before remembered; many rows through the same cases
-evaluated over arrays, which tests hold against the interpreter.
+compiled to functions of arrays by ``targets/numpy.py``, which tests hold against the interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...language.expressions import (
-    Arithmetic,
-    Bound,
-    Choice,
-    Compare,
-    Expr,
-    Extreme,
-    Logic,
-    Member,
-    Name,
-    Not,
-    Number,
-    Truth,
-    Value,
-)
+from ...language.expressions import Expr, Name
 from ...language.interpreter import step
 from ...language.model import Event, Machine, Property
+from ...targets import numpy as arrays
+from ...targets.infix import plain
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
-Columns = Mapping[str, Numbers | np.int64]
+Columns = Mapping[str, Any]  # by field or argument: int64 [n], or bool [n] of one that is a truth value
 
 FEW = 48  # rows below which arrays cost more than they save
 REMEMBERED = 1 << 18  # answers of the interpreter that are kept
@@ -42,10 +31,11 @@ class Replayer:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._always = [claim for claim in machine.properties if claim.kind == "always"]
+        self._always = [(claim, _compiled(claim.that)) for claim in machine.properties if claim.kind == "always"]
         self._steps: dict[tuple[int, ...], tuple[int, int]] = {}
         self._good: set[int] = set()
         self.events = {event.name: event for event in machine.events}
+        self._many = {event.name: EventOverArrays(machine, event) for event in machine.events}
         self._numbers = {event.name: number for number, event in enumerate(machine.events)}
 
     def outcomes(self, event: str, words: Sequence[int], given: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -60,7 +50,7 @@ class Replayer:
         if len(words) >= FEW:
             names = [argument.name for argument in asked.given]
             columns = {name: np.array(column, np.int64) for name, column in zip(names, given, strict=True)}
-            after, cases = outcomes(self.machine, asked, np.array(words, np.uint64), columns)
+            after, cases = self._many[event](np.array(words, np.uint64), columns)
             return after.tolist(), cases.tolist()
         found = [self._step(asked, word, row) for word, *row in zip(words, *given, strict=True)]
         return [word for word, _ in found], [case for _, case in found]
@@ -83,9 +73,8 @@ class Replayer:
         new = np.array(list(unseen), np.uint64)
         bad: dict[int, Property] = {}
         fields = _fields(self.machine, new)
-        for claim in self._always:
-            fits = np.broadcast_to(evaluate(claim.that, fields), len(new))
-            for word in new[fits == 0].tolist():
+        for claim, holds in self._always:
+            for word in new[~np.broadcast_to(holds(fields), len(new))].tolist():
                 bad.setdefault(word, claim)
         if len(self._good) > REMEMBERED:
             self._good.clear()
@@ -105,88 +94,52 @@ class Replayer:
         return self._steps[asked]
 
 
-def outcomes(machine: Machine, event: Event, words: Words, given: Columns) -> tuple[Words, Numbers]:
-    """The same over arrays [n]: words after the event, and numbers of the deciding cases, 0 where there is none."""
-    names = {**_fields(machine, words), **given}
-    states = names["state"]
-    decided = np.zeros(len(words), np.int64)
-    after = words.copy()
-    for case in event.cases:
-        codes = [machine.state(source).code for source in case.sources]
-        fits = (decided == 0) & np.isin(states, codes)
-        if case.when is not None:
-            fits &= evaluate(case.when, names) != 0
-        decided[fits] = case.number
-        if case.refuse is None and fits.any():
-            changed = {assignment.field: evaluate(assignment.value, names) for assignment in case.do}
-            if case.to is not None:
-                changed["state"] = np.int64(machine.state(case.to).code)
-            after[fits] = _packed(machine, words, changed)[fits]
-    return after, decided
+class EventOverArrays:
+    """An event of a machine on many words at once."""
 
-
-def evaluate(expr: Expr, names: Columns) -> Numbers | np.int64:
-    """An expression over columns of numbers; truth values are 0 and 1. Operands are all evaluated."""
-    match expr:
-        case Number(value=value) | Bound(value=value) | Truth(value=value) | Value(code=value):
-            return np.int64(value)
-        case Name(name=name):
-            return names[name]
-        case Not(operand=operand):
-            return _truth(evaluate(operand, names) == 0)
-        case Logic(op=op, operands=operands):
-            values = [evaluate(operand, names) != 0 for operand in operands]
-            if op == "implies":
-                return _truth(~values[0] | values[1])
-            return _truth(np.logical_and.reduce(np.broadcast_arrays(*values)) if op == "and" else
-                          np.logical_or.reduce(np.broadcast_arrays(*values)))  # fmt: skip
-        case Compare(op=op, left=left, right=right):
-            return _truth(_COMPARE[op](evaluate(left, names), evaluate(right, names)))
-        case Member(item=item, options=options, negated=negated):
-            sought = evaluate(item, names)
-            found = [sought == evaluate(option, names) for option in options]
-            return _truth(np.logical_or.reduce(np.broadcast_arrays(*found)) != negated)
-        case Arithmetic(op=op, left=left, right=right):
-            with np.errstate(divide="ignore"):  # what guards a division may stand in the same expression
-                result: Numbers = _ARITHMETIC[op](evaluate(left, names), evaluate(right, names))
-            return result
-        case Extreme(op=op, operands=operands):
-            pick = np.minimum if op == "min" else np.maximum
-            extreme: Numbers = pick.reduce(np.broadcast_arrays(*(evaluate(operand, names) for operand in operands)))
-            return extreme
-        case Choice(condition=condition, then=then, otherwise=otherwise):
-            chosen: Numbers = np.where(
-                evaluate(condition, names) != 0, evaluate(then, names), evaluate(otherwise, names)
+    def __init__(self, machine: Machine, event: Event) -> None:
+        self._machine = machine
+        self._truths = [argument.name for argument in event.given if argument.is_bool]
+        self._cases = [
+            (
+                case,
+                [machine.state(source).code for source in case.sources],
+                None if case.when is None else _compiled(case.when),
+                {assignment.field: _compiled(assignment.value) for assignment in case.do},
             )
-            return chosen
-        case _:
-            raise ValueError(f"{type(expr).__name__} belongs to a protocol; a machine cannot read it")
+            for case in event.cases
+        ]
+
+    def __call__(self, words: Words, given: Mapping[str, Numbers]) -> tuple[Words, Numbers]:
+        """Words after the event, and numbers of the deciding cases, 0 where there is none; [n] each, as arguments."""
+        truths = {name: given[name] != 0 for name in self._truths}
+        names = {**_fields(self._machine, words), **given, **truths}
+        decided = np.zeros(len(words), np.int64)
+        after = words.copy()
+        for case, codes, when, values in self._cases:
+            fits = (decided == 0) & np.isin(names["state"], codes)
+            if when is not None:
+                fits &= when(names)
+            decided[fits] = case.number
+            if case.refuse is None and fits.any():
+                changed = {field: value(names) for field, value in values.items()}
+                if case.to is not None:
+                    changed["state"] = self._machine.state(case.to).code
+                after[fits] = _packed(self._machine, words, changed)[fits]
+        return after, decided
 
 
-_COMPARE = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-}
-_ARITHMETIC = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "//": np.floor_divide,
-    "%": np.remainder,
-}
+def _compiled(expr: Expr) -> Callable[[Columns], Any]:
+    """An expression as a function of columns: [n], or one number or truth value where it reads none."""
+    text = arrays.render(expr, lambda leaf: f"columns[{leaf.name!r}]" if isinstance(leaf, Name) else plain(leaf))
+    function: Callable[[Columns], Any] = eval(compile(f"lambda columns: {text}", "<event>", "eval"), {"np": np})
+    return function
 
 
-def _truth(flags: npt.NDArray[np.bool_] | np.bool_) -> Numbers | np.int64:
-    return flags.astype(np.int64)
-
-
-def _fields(machine: Machine, words: Words) -> dict[str, Numbers | np.int64]:
+def _fields(machine: Machine, words: Words) -> Columns:
     bits = words.view(np.int64)
-    return {field.name: bits >> field.shift & ((1 << field.bits) - 1) for field in machine.fields}
+    found = {field.name: bits >> field.shift & ((1 << field.bits) - 1) for field in machine.fields}
+    return {field.name: found[field.name] != 0 if field.is_bool else found[field.name] for field in machine.fields}
 
 
 def _packed(machine: Machine, words: Words, values: Columns) -> Words:
@@ -195,5 +148,5 @@ def _packed(machine: Machine, words: Words, values: Columns) -> Words:
     for name, value in values.items():
         field = machine.field(name)
         mask = np.uint64(((1 << field.bits) - 1) << field.shift).astype(np.int64)
-        bits = np.asarray(bits & ~mask | value << np.int64(field.shift))
+        bits = np.asarray(bits & ~mask | np.asarray(value, np.int64) << np.int64(field.shift))
     return bits.view(np.uint64)
