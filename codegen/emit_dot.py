@@ -47,7 +47,7 @@ _LOOKS = {
 
 def emit(spec: Spec) -> dict[str, str]:
     """Path -> Graphviz source, one for each machine."""
-    return {f"diagrams/{machine.name}.dot": state_diagram(machine) for machine in spec.machines}
+    return {f"diagrams/{machine.name}.dot": state_diagram(machine) for machine in spec.generated}
 
 
 def state_diagram(machine: Machine) -> str:

@@ -25,7 +25,7 @@ _HIT = {
 
 def emit(spec: Spec) -> dict[str, str]:
     """Path -> Markdown: a page for each machine, and the index."""
-    pages = {f"diagrams/{machine.name}.md": page(machine, spec) for machine in spec.machines}
+    pages = {f"diagrams/{machine.name}.md": page(machine, spec) for machine in spec.generated}
     return {"diagrams/README.md": index(spec)} | pages
 
 
@@ -45,6 +45,12 @@ def index(spec: Spec) -> str:
         name = f"[{machine.name}]({machine.name}.md)"
         counts = f"{len(machine.states)} | {len(machine.events)}"
         lines.append(f"| {name} | {_cell(machine.title)} | `{machine.hit.value}` | {counts} |")
+    if spec.safeguards:
+        lines += ["", "What guards them, and no prefix asks for:", ""]
+        lines += ["| machine | is the life of | states | events |", "|---|---|---:|---:|"]
+    for machine in spec.safeguards:
+        counts = f"{len(machine.states)} | {len(machine.events)}"
+        lines.append(f"| [{machine.name}]({machine.name}.md) | {_cell(machine.title)} | {counts} |")
     lines += [
         "",
         "How to read a machine's picture: a double outline is a state that a lease may cover; dashed, one owner",
@@ -53,7 +59,7 @@ def index(spec: Spec) -> str:
         "at work; bold, kept but not read anew; square corners, a failure or doubt. The table under it says why events"
     ]
     lines += ["are refused. The same diagrams as text: `.mmd` (Mermaid), `.dot` (Graphviz)."]
-    for machine in spec.machines:
+    for machine in spec.generated:
         lines += ["", f"## {machine.title}", "", *_paragraph(machine.about), ""]
         lines.append(f"[![{machine.title}]({machine.name}.svg)]({machine.name}.md)")
     for protocol in spec.protocols:
@@ -69,7 +75,7 @@ def page(machine: Machine, spec: Spec) -> str:
         f"<!-- {header(source_of(machine))} -->",
         f"# {machine.title}",
         "",
-        f"Machine `{machine.name}`. Hit policy `{machine.hit.value}`: {_HIT[machine.hit]}.",
+        f"Machine `{machine.name}`.{_hit(machine, spec)}",
         "",
         *_paragraph(machine.about),
         "",
@@ -111,8 +117,13 @@ def page(machine: Machine, spec: Spec) -> str:
         lines += ["", *_mutants(machine)]
     lines += ["", "## Refusals", "", "| reason | says |", "|---|---|"]
     lines += [f"| `{word}` | {_cell(reasons[word])} |" for word in _refusal_words(machine, spec)]
-    lines += ["", "## In code", "", *_places(machine)]
+    lines += ["", "## In code", "", *_places(machine, spec)]
     return "\n".join([*lines, ""])
+
+
+def _hit(machine: Machine, spec: Spec) -> str:
+    """How a prefix hit asks an object; nobody asks a safeguard."""
+    return f" Hit policy `{machine.hit.value}`: {_HIT[machine.hit]}." if machine in spec.machines else ""
 
 
 def _word(machine: Machine) -> Iterable[str]:
@@ -249,13 +260,14 @@ def _refusal_words(machine: Machine, spec: Spec) -> list[str]:
     return [word.name for word in spec.vocabulary.refusals if word.name in used]
 
 
-def _places(machine: Machine) -> Iterable[str]:
+def _places(machine: Machine, spec: Spec) -> Iterable[str]:
     name, kind = machine.name, class_name(machine.name)
     yield "| what | where |"
     yield "|---|---|"
     yield f"| the spec | `{source_of(machine)}` |"
     yield f"| `{kind}` (one slot), `{kind}Table` (arrays), `{kind}State` | `runtime/generated/{name}.py` |"
-    yield f"| word layout and transitions on the device | `kernels/generated/{name}.cuh` |"
+    if machine in spec.machines:
+        yield f"| word layout and transitions on the device | `kernels/generated/{name}.cuh` |"
     yield f"| tests of the class against the interpreter | `tests/generated/test_{name}.py` |"
 
 

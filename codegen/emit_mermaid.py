@@ -27,7 +27,7 @@ _ENTITIES = {"#": "#35;", "&": "#amp;", "<": "#lt;", ">": "#gt;", ";": "#59;", '
 
 def emit(spec: Spec) -> dict[str, str]:
     """Path -> Mermaid text, for each machine and each protocol."""
-    states = {f"diagrams/{machine.name}.mmd": state_diagram(machine) for machine in spec.machines}
+    states = {f"diagrams/{machine.name}.mmd": state_diagram(machine) for machine in spec.generated}
     pictures = (sequence(protocol) for protocol in spec.protocols)
     return states | {f"diagrams/protocols/{picture.name}.mmd": sequence_diagram(picture) for picture in pictures}
 

@@ -36,7 +36,7 @@ SHIPPED = Home()
 def emit(spec: Spec, home: Home = SHIPPED) -> dict[str, str]:
     """The modules of the runtime."""
     texts = {f"{home.folder}/refusal.py": refusal_module(spec.vocabulary, f"{spec.root.name}/vocabulary.yaml")}
-    for machine in spec.machines:
+    for machine in spec.generated:
         texts[f"{home.folder}/{machine.name}.py"] = machine_module(machine, home.base)
     texts[f"{home.folder}/__init__.py"] = kinds_module(spec, home.base)
     return texts
@@ -78,8 +78,8 @@ def quoted(text: str) -> str:
 
 
 def kinds_module(spec: Spec, base: str) -> str:
-    """``__init__``: every machine's classes, and the tables by name."""
-    named = {machine.name: class_name(machine.name) for machine in spec.machines}
+    """``__init__``: every machine's classes, and the tables of objects by name."""
+    named = {machine.name: class_name(machine.name) for machine in spec.generated}
     classes = {module: [name, f"{name}Table"] for module, name in named.items()}
     names = [name for both in classes.values() for name in both]
     imports = [
@@ -95,7 +95,7 @@ def kinds_module(spec: Spec, base: str) -> str:
         *from_imports(base, {"table": ["Table"]}),
         *imports,
         "",
-        "# Table classes by the name of their machine, in the order of the spec.",
+        "# Table classes of objects by the name of their machine, in the order of the spec.",
         "KINDS: dict[str, type[Table]] = {",
         *(f'    "{machine.name}": {class_name(machine.name)}Table,' for machine in spec.machines),
         "}",

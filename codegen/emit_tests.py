@@ -20,7 +20,7 @@ from .python_class import number
 
 def emit(spec: Spec, home: Home = SHIPPED) -> dict[str, str]:
     """One test module a machine."""
-    return {f"{home.tests}/test_{machine.name}.py": test_module(machine, home) for machine in spec.machines}
+    return {f"{home.tests}/test_{machine.name}.py": test_module(machine, home) for machine in spec.generated}
 
 
 def test_module(machine: Machine, home: Home) -> str:

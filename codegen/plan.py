@@ -60,8 +60,11 @@ def _moved(path: str, text: str) -> tuple[str, str]:
 
 def placed(spec: Spec) -> Spec:
     """The spec with paths from its own folder on, so that texts don't depend on where it lies."""
-    machines = (replace(machine, path=source_of(machine)) for machine in spec.machines)
-    return replace(spec, machines=tuple(machines))
+    machines, safeguards = (
+        tuple(replace(machine, path=source_of(machine)) for machine in group)
+        for group in (spec.machines, spec.safeguards)
+    )
+    return replace(spec, machines=machines, safeguards=safeguards)
 
 
 def _planned(texts: dict[str, dict[str, str]]) -> dict[str, str]:

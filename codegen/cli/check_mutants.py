@@ -46,7 +46,7 @@ def hunted(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> Iterator[Muta
         made += [(protocol.name, True, _declared(protocol, mutant)) for mutant in protocol.mutants]
         made += [(protocol.name, False, fault) for fault in protocol_faults(protocol)]
     if whole:
-        made += [(None, False, fault) for machine in (*spec.machines, *spec.protocol_machines)
+        made += [(None, False, fault) for machine in spec.all_machines
                  for fault in machine_faults(machine)]
     said = _said(spec, chosen, whole)
     catches = hunt(chosen, [fault for _, _, fault in made])
@@ -75,7 +75,7 @@ def wrong_marks(spec: Spec, chosen: Sequence[Protocol], whole: bool, mutants: Se
 
 
 def _said(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> dict[str, Equivalent]:
-    return equivalents((*spec.machines, *spec.protocol_machines) if whole else (), chosen)
+    return equivalents(spec.all_machines if whole else (), chosen)
 
 
 def lines(mutants: Sequence[Mutant]) -> Iterable[str]:

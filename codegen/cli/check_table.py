@@ -91,7 +91,7 @@ def _mutants(spec: Spec, rows: Sequence[Row], mutants: Sequence[Mutant]) -> Iter
     yield f"{len(mutants)} small faults, made one at a time: {killed} killed by a property, {excused} equivalent,"
     yield f"as the spec says and the explorer confirms, {holes} not noticed."
     yield ""
-    owners = [machine.name for machine in (*spec.machines, *spec.protocol_machines)]
+    owners = [machine.name for machine in spec.all_machines]
     by_machine = {
         name: [m for m in mutants if m.owner is None and m.catch.name.startswith(f"{name}")] for name in owners
     }

@@ -67,15 +67,10 @@ def run(args: argparse.Namespace) -> int:
     return 2
 
 
-def all_machines(spec: Spec) -> tuple[Machine, ...]:
-    """Those of objects, and those that only protocols use."""
-    return (*spec.machines, *spec.protocol_machines)
-
-
 def known_words(spec: Spec) -> set[str]:
     """Every word that ``explanations`` knows."""
     words = {word.name for word in spec.vocabulary.refusals} | {actor.name for actor in spec.vocabulary.actors}
-    for machine in all_machines(spec):
+    for machine in spec.all_machines:
         words |= {machine.name} | {state.name for state in machine.states}
         words |= {name for event in machine.events for name in (event.name, f"{machine.name}.{event.name}")}
         claims: list[Property | LeadsTo] = [*machine.properties, *machine.leads_to]
@@ -88,7 +83,7 @@ def known_words(spec: Spec) -> set[str]:
 def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
     """Everything that goes by a word, as blocks of lines."""
     owner, dot, name = word.partition(".")
-    for machine in all_machines(spec):
+    for machine in spec.all_machines:
         if word == machine.name:
             yield machine_lines(machine)
             if machine in spec.protocol_machines:
@@ -112,7 +107,7 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
             where = [
                 f"  {machine.name}.{event.name} in {'any state' if case.any_state else ', '.join(case.sources)}"
                 + (f" when {guard_text(case)}" if case.when is not None else "")
-                for machine in all_machines(spec)
+                for machine in spec.all_machines
                 for event in machine.events
                 for case in event.cases
                 if case.refuse == word
@@ -120,7 +115,7 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
             yield [f"refusal '{word}' (code {refusal.code}): {refusal.about}", *where]
     for actor in spec.vocabulary.actors:
         if actor.name == word:
-            events = [f"{machine.name}.{event.name}" for machine in all_machines(spec) for event in machine.events
+            events = [f"{machine.name}.{event.name}" for machine in spec.all_machines for event in machine.events
                       if word in event.by]
             yield [f"actor '{word}': {actor.about}", *_wrapped("fires: ", events)]
     claims = list(property_lines(spec, lambda name, says: word in (name, says)))
@@ -225,7 +220,7 @@ def state_lines(machine: Machine, state: State) -> list[str]:
 
 def property_lines(spec: Spec, wanted: Callable[[str, str | None], bool]) -> Iterator[str]:
     """The claims that ``wanted`` asks for."""
-    for machine in all_machines(spec):
+    for machine in spec.all_machines:
         for claim in machine.properties:
             if wanted(claim.name, claim.says):
                 yield f"  {machine.name}.{claim.name}: {claim.kind} {text.render(claim.that)}"

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n{count} problem{'s' if count > 1 else ''}", file=sys.stderr)
         return 1
     spec = loaded.required()
-    print(f"well: {len(spec.machines)} machines, {len(spec.protocols)} protocols, {len(spec.profiles)} model profiles")
+    print(f"well: {len(spec.generated)} machines, {len(spec.protocols)} protocols, {len(spec.profiles)} model profiles")
     return 0
 
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     try:
         with open(args.events, encoding="utf-8", errors="replace") as lines:
-            verdict = Validator(loaded.spec.machines).validate(lines, _progress())
+            verdict = Validator(loaded.spec.generated).validate(lines, _progress())
     except OSError as problem:
         print(f"kvfsm validate: '{args.events}' can't be read: {problem.strerror or problem}; give the file that "
               "EventTrace.write or `kvfsm demo --trace FILE` wrote", file=sys.stderr)
@@ -86,7 +86,7 @@ def _print(path: Path, verdict: Verdict, spec: Spec) -> None:
         return
     begin = f"from where {verdict.dropped:,} older ones had left off" if verdict.dropped else "from the start"
     print(f"well: {verdict.events:,} events on {verdict.pools} pools are steps of the model, {begin}")
-    cases = {(machine.name, event.name, case.number) for machine in spec.machines for event in machine.events
+    cases = {(machine.name, event.name, case.number) for machine in spec.generated for event in machine.events
              for case in event.cases}  # fmt: skip
     refused = sum(
         count for (machine, event, case), count in verdict.taken.items()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from ..table import Table
+from .captured_graph import CapturedGraph, CapturedGraphTable
 from .compressed_kv import CompressedKv, CompressedKvTable
+from .graph_pool import GraphPool, GraphPoolTable
 from .indexer_state import IndexerState, IndexerStateTable
 from .ondisk_prefix import OndiskPrefix, OndiskPrefixTable
 from .refusal import Refusal
 from .swa_window import SwaWindow, SwaWindowTable
 from .uncompressed_tail import UncompressedTail, UncompressedTailTable
 
-# Table classes by the name of their machine, in the order of the spec.
+# Table classes of objects by the name of their machine, in the order of the spec.
 KINDS: dict[str, type[Table]] = {
     "compressed_kv": CompressedKvTable,
     "uncompressed_tail": UncompressedTailTable,
@@ -21,8 +23,12 @@ KINDS: dict[str, type[Table]] = {
 
 __all__ = [
     "KINDS",
+    "CapturedGraph",
+    "CapturedGraphTable",
     "CompressedKv",
     "CompressedKvTable",
+    "GraphPool",
+    "GraphPoolTable",
     "IndexerState",
     "IndexerStateTable",
     "OndiskPrefix",

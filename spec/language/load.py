@@ -13,9 +13,10 @@ from .profile import ProfileSpec, read_profile
 from .protocol import Protocol
 from .protocol_reader import read_protocol
 from .reader import read_machine, read_vocabulary
-from .rules import check_machine, check_protocol_machine, check_vocabulary
+from .rules import check_machine, check_protocol_machine, check_safeguard, check_vocabulary
 
 FIRST_MACHINES = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state", "ondisk_prefix")
+SAFEGUARDS = "safeguards"
 PROTOCOL_MACHINES = "protocols/machines"
 
 
@@ -25,14 +26,25 @@ class Spec:
 
     vocabulary: Vocabulary
     machines: tuple[Machine, ...]
+    safeguards: tuple[Machine, ...]  # what the runtime keeps words for besides objects
     protocol_machines: tuple[Machine, ...]  # those that only protocols use; nothing is generated from them
     protocols: tuple[Protocol, ...]
     profiles: tuple[ProfileSpec, ...]
     root: Path
 
     def machine(self, name: str) -> Machine:
-        """The machine of that name, of an object; KeyError when there is none."""
-        return {machine.name: machine for machine in self.machines}[name]
+        """The machine of that name, of an object or a safeguard; KeyError when there is none."""
+        return {machine.name: machine for machine in self.generated}[name]
+
+    @property
+    def generated(self) -> tuple[Machine, ...]:
+        """The machines that have classes, pictures and tests: those of objects and safeguards."""
+        return (*self.machines, *self.safeguards)
+
+    @property
+    def all_machines(self) -> tuple[Machine, ...]:
+        """Every machine: of objects, of safeguards, and those that only protocols use."""
+        return (*self.machines, *self.safeguards, *self.protocol_machines)
 
     def protocol_machine(self, name: str) -> Machine:
         """The machine of that name that only protocols use; KeyError when there is none."""
@@ -65,7 +77,8 @@ class Loaded:
 def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, int]] | None = None) -> Loaded:
     """Read and check a spec: ``vocabulary.yaml``, ``objects/``, ``protocols/``, ``models/``. None: the shipped one.
 
-    ``protocols/machines/`` holds machines that only protocols use.
+    ``safeguards/`` holds machines of what the runtime keeps besides slots of objects, ``protocols/machines/`` those that
+    only protocols use.
     Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
     ``bounds`` are sizes in place of those that a protocol's file gives: protocol -> name of a bound -> value.
     """
@@ -78,28 +91,33 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
     if not paths:
         place = Place(f"{shown}/objects", 1, 1)
         problems.add("E111", place, "there are no machines", "put one YAML file a machine there")
+    guard_paths = _files(root, SAFEGUARDS, shown, problems)
     other_paths = _files(root, PROTOCOL_MACHINES, shown, problems)
 
     def read(paths: Sequence[Path], folder: str) -> tuple[Machine, ...]:
         found = (read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems) for path in paths)
         return tuple(machine for machine in found if machine is not None)
 
-    machines, others = read(paths, "objects"), read(other_paths, PROTOCOL_MACHINES)
+    machines, guards = read(paths, "objects"), read(guard_paths, SAFEGUARDS)
+    others = read(other_paths, PROTOCOL_MACHINES)
     for machine in machines:
         check_machine(machine, problems)
+    for machine in guards:
+        check_safeguard(machine, machines, problems)
     for machine in others:
-        check_protocol_machine(machine, machines, problems)
-    if vocabulary is None or len(machines) < len(paths) or len(others) < len(other_paths):
+        check_protocol_machine(machine, (*machines, *guards), problems)
+    found = len(machines) + len(guards) + len(others)
+    if vocabulary is None or found < len(paths) + len(guard_paths) + len(other_paths):
         return Loaded(None, problems.sorted(), problems.sources)
     if machines:
-        check_vocabulary(vocabulary, machines, others, problems)
+        check_vocabulary(vocabulary, (*machines, *guards), others, problems)
     with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
         read_protocol(
             path,
             f"{shown}/protocols/{path.name}",
             vocabulary,
-            (*machines, *others),
+            (*machines, *guards, *others),
             problems,
             sizes.get(path.stem),
         )
@@ -112,6 +130,7 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
     spec = Spec(
         vocabulary,
         machines,
+        guards,
         others,
         tuple(protocol for protocol in protocols if protocol is not None),
         tuple(profile for profile in profiles if profile is not None),
@@ -125,7 +144,7 @@ def resized(spec: Spec, name: str, bounds: Mapping[str, int]) -> tuple[Protocol 
     shown = spec.protocol(name).path
     problems = Problems()
     path = spec.root / "protocols" / f"{name}.yaml"
-    found = read_protocol(path, shown, spec.vocabulary, (*spec.machines, *spec.protocol_machines), problems, bounds)
+    found = read_protocol(path, shown, spec.vocabulary, spec.all_machines, problems, bounds)
     return found, problems
 
 

@@ -37,8 +37,10 @@ from .state_rules import (
 
 Rule = Callable[[Machine, Problems], None]
 
-# No code is generated from a machine that only protocols use, and its protocol claims what keeps its slots safe.
-OF_OBJECTS: frozenset[Rule] = frozenset({names_stay_apart, free_states_have_no_pins})
+# What keeps words other than those of objects safe is for their protocols to claim.
+OF_OBJECTS: frozenset[Rule] = frozenset({free_states_have_no_pins})
+# And no code is generated from a machine that only protocols use.
+OF_GENERATED: frozenset[Rule] = OF_OBJECTS | {names_stay_apart}
 
 RULES: tuple[Rule, ...] = (
     names_stay_apart,
@@ -70,24 +72,33 @@ def check_machine(machine: Machine, problems: Problems) -> None:
         rule(machine, problems)
 
 
-def check_protocol_machine(machine: Machine, objects: Sequence[Machine], problems: Problems) -> None:
-    """Note every rule that a machine of ``protocols/machines/`` breaks, and a name that an object has already."""
+def check_safeguard(machine: Machine, objects: Sequence[Machine], problems: Problems) -> None:
+    """Note every rule that a machine of ``safeguards/`` breaks, and a name that an object has already."""
+    _check_beside(machine, objects, OF_OBJECTS, problems)
+
+
+def check_protocol_machine(machine: Machine, generated: Sequence[Machine], problems: Problems) -> None:
+    """Note every rule that a machine of ``protocols/machines/`` breaks, and a name that another has already."""
+    _check_beside(machine, generated, OF_GENERATED, problems)
+
+
+def _check_beside(machine: Machine, others: Sequence[Machine], left_out: frozenset[Rule], problems: Problems) -> None:
     for rule in RULES:
-        if rule not in OF_OBJECTS:
+        if rule not in left_out:
             rule(machine, problems)
-    for other in objects:
+    for other in others:
         if other.name == machine.name:
-            text = f"machine '{machine.name}' is named as the object in {other.path}"
+            text = f"machine '{machine.name}' is named as the one in {other.path}"
             problems.add("E419", machine.at, text, "use another name, for the file as well")
 
 
 def check_vocabulary(
-    vocabulary: Vocabulary, objects: Sequence[Machine], protocol_machines: Sequence[Machine], problems: Problems
+    vocabulary: Vocabulary, generated: Sequence[Machine], protocol_machines: Sequence[Machine], problems: Problems
 ) -> None:
     """Note words of the vocabulary that no machine uses, and names of several files that meet in generated code."""
-    machines = (*objects, *protocol_machines)
+    machines = (*generated, *protocol_machines)
     refusals_stay_apart(vocabulary, problems)
-    machines_stay_apart(objects, problems)
+    machines_stay_apart(generated, problems)
     actors = {actor for machine in machines for event in machine.events for actor in event.by}
     refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
     for actor in vocabulary.actors:

@@ -54,7 +54,7 @@ def vocabulary_schema() -> _Schema:
 
 
 def machine_schema(vocabulary: Vocabulary) -> _Schema:
-    """A file of ``objects/`` or ``protocols/machines/``."""
+    """A file of ``objects/``, ``safeguards/`` or ``protocols/machines/``."""
     case = _case([word.name for word in vocabulary.refusals])
     event = _object(
         {

@@ -24,7 +24,7 @@ FIELDS = {
 def own(tmp_path: Path) -> Path:
     """A spec of one's own with two small protocols."""
     root = tmp_path / "own"
-    for folder in ("objects", "protocols/machines"):
+    for folder in ("objects", "safeguards", "protocols/machines"):
         shutil.copytree(REPO / "spec" / folder, root / folder, ignore=shutil.ignore_patterns("*.md"))
     shutil.copy(REPO / "spec" / "vocabulary.yaml", root)
     for name in ("toctou", "store"):

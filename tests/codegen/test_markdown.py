@@ -20,14 +20,14 @@ def test_there_is_a_page_for_each_machine_and_an_index_with_all_pictures(spec: S
     pages = emit(spec)
     assert pages == emit(spec)
     index = pages["diagrams/README.md"]
-    pictures = [f"{machine.name}.svg" for machine in spec.machines]
+    pictures = [f"{machine.name}.svg" for machine in spec.generated]
     pictures += [f"protocols/{protocol.name}.svg" for protocol in spec.protocols]
     assert all(f"({picture})" in index for picture in pictures)
-    assert sorted(pages) == sorted(["diagrams/README.md", *(f"diagrams/{item.name}.md" for item in spec.machines)])
+    assert sorted(pages) == sorted(["diagrams/README.md", *(f"diagrams/{item.name}.md" for item in spec.generated)])
 
 
 def test_every_name_case_and_guard_is_on_the_page(spec: Spec) -> None:
-    for machine in spec.machines:
+    for machine in spec.generated:
         text = page(machine, spec)
         names = [*machine.states, *machine.fields, *machine.meta, *machine.properties, *machine.mutants]
         assert all(f"`{item.name}`" in text for item in names)
@@ -48,7 +48,7 @@ def test_tables_keep_their_columns(spec: Spec) -> None:
 
 def test_links_lead_to_headings_and_files_that_are_planned(spec: Spec) -> None:
     pages = emit(spec)
-    for machine in spec.machines:
+    for machine in spec.generated:
         text = pages[f"diagrams/{machine.name}.md"]
         headings = set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
         assert set(re.findall(r"\(#(\w+)\)", text)) <= headings

@@ -112,7 +112,7 @@ def test_a_wrong_count_is_found(tmp_path: Path) -> None:
     path = tmp_path / "toctou.yaml"
     path.write_text(text.replace("reader.at in [read, done] and reader.slot == i", "reader.at == done"), "utf-8")
     problems = Problems()
-    machines = (*shipped().machines, *shipped().protocol_machines)
+    machines = shipped().all_machines
     protocol = read_protocol(path, path.name, shipped().vocabulary, machines, problems)
     assert protocol is not None, problems.found
     found = walk(protocol, stop=True)

@@ -17,7 +17,7 @@ from .bad_specs import shipped as shipped_spec
 
 REPO = Path(__file__).parent.parent.parent
 FOLDERS = {
-    "machine": ("spec/objects", "spec/protocols/machines"),
+    "machine": ("spec/objects", "spec/safeguards", "spec/protocols/machines"),
     "vocabulary": ("spec",),
     "protocol": ("spec/protocols",),
     "profile": ("spec/models",),

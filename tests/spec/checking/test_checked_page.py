@@ -33,7 +33,7 @@ def test_every_protocol_stands_there_with_its_bounds() -> None:
 
 def test_every_fault_stands_there_and_none_goes_unnoticed() -> None:
     spec = load_spec().required()
-    made = {fault.name for machine in (*spec.machines, *spec.protocol_machines) for fault in machine_faults(machine)}
+    made = {fault.name for machine in spec.all_machines for fault in machine_faults(machine)}
     made |= {fault.name for protocol in spec.protocols for fault in protocol_faults(protocol)}
     made |= {f"{protocol.name}: {mutant.name}" for protocol in spec.protocols for mutant in protocol.mutants}
     listed = {row[0]: row[1] for row in rows() if len(row) == 3 and row[0] not in ("fault", "---")}

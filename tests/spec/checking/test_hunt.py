@@ -128,7 +128,9 @@ def test_each_guard_of_a_small_protocol_is_left_out_once(name: str) -> None:
 
 
 def test_each_guard_of_every_machine_is_left_out_once() -> None:
-    for machines, folder in ((spec().machines, "objects"), (spec().protocol_machines, "protocols/machines")):
+    for machines, folder in (
+        (spec().machines, "objects"), (spec().safeguards, "safeguards"), (spec().protocol_machines, "protocols/machines")
+    ):
         for machine in machines:
             names = [fault.name.removeprefix(f"{machine.name}.") for fault in machine_faults(machine)]
             dropped = [name.removesuffix(": case dropped") for name in names if name.endswith(": case dropped")]
@@ -181,7 +183,9 @@ def test_a_mark_excuses_what_goes_unnoticed_and_nothing_else() -> None:
 @pytest.mark.long
 def test_the_spec_is_refused_without_any_one_guard_of_a_machine(tmp_path: Path) -> None:
     """A case whose bare ``when:`` is deleted hides those after it, so that the file is no machine any more."""
-    for machines, folder in ((spec().machines, "objects"), (spec().protocol_machines, "protocols/machines")):
+    for machines, folder in (
+        (spec().machines, "objects"), (spec().safeguards, "safeguards"), (spec().protocol_machines, "protocols/machines")
+    ):
         for machine in machines:
             whole = bare(machine.name, folder)
             path = tmp_path / f"{machine.name}.yaml"
