@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,37 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.loading import Ticket
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.profile_plan import GroupPlan, PartPlan, ProfilePlan
 from kvfsm.runtime.stores.local import LocalStore
-from kvfsm.runtime.stores.store import Namespace
+from kvfsm.runtime.stores.store import Item, Namespace, ObjectId
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Disturbed(LocalStore):
+    """A local store of which a test decides what happens at the wrong moment.
+
+    ``meanwhile`` runs once, inside the next put and before anything is written; ``listed`` are objects that the store
+    says it has whether or not it can give them.
+    """
+
+    meanwhile: Callable[[], None] | None = None
+    listed: frozenset[ObjectId] = frozenset()
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        call, self.meanwhile = self.meanwhile, None
+        if call is not None:
+            call()
+        return super().put_many(items, at_epoch=at_epoch)
+
+    def contains(self, ids: Sequence[ObjectId]) -> Bools:
+        return super().contains(ids) | np.array([one in self.listed for one in ids], np.bool_)
 
 
 class Bench:
@@ -73,6 +97,27 @@ class Bench:
         return fill
 
     @staticmethod
+    def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str | None:
+        """The word with which a call is refused; None when it is not."""
+        try:
+            call(*arguments, **named)
+        except Refused as refused:
+            return refused.refusal.name
+        return None
+
+    @staticmethod
+    def read_in(manager: Manager, ticket: Ticket, kind: str) -> list[int]:
+        """Move a ticket's objects of one kind by hand, as a loader would; places that the store could not give."""
+        assert manager.store is not None
+        claim, places = ticket.plan.claim, ticket.plan.wanted[kind]
+        arena, failed = manager.core.pools[kind].arena.bytes, []
+        names = manager.object_of(claim.digests, claim.salt, kind, places)
+        for place, slot, name in zip(places.tolist(), ticket.slots(kind).tolist(), names, strict=True):
+            if manager.store.get(name, arena[slot]).verdict != 0:
+                failed.append(place)
+        return failed
+
+    @staticmethod
     def slots(manager: Manager, kind: str, keys: Keys, low: int, high: int) -> list[int]:
         """Slots that the index holds of a paged kind."""
         core = manager.core
@@ -96,12 +141,14 @@ def bench() -> type[Bench]:
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[Callable[[Profile], LocalStore]]:
+def open_store(tmp_path: Path) -> Iterator[Callable[[Profile], Disturbed]]:
     """Opens the store of a profile's objects; closed when the test ends."""
     with ExitStack() as stores:
 
-        def opened(profile: Profile) -> LocalStore:
+        def opened(profile: Profile) -> Disturbed:
             layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-            return stores.enter_context(LocalStore(tmp_path, Namespace(profile.identity, layouts, "")))
+            store = Disturbed(tmp_path, Namespace(profile.identity, layouts, ""))
+            stores.callback(store.close)
+            return store
 
         yield opened
