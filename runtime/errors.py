@@ -72,3 +72,44 @@ class Refused(KvfsmError):
         self.layer = layer
         self.detail = detail
         super().__init__(f"{refusal.name} at {layer}: {detail}")
+
+
+class RankError(KvfsmError):
+    """Ranks did not agree on anything in this step; this rank holds nothing of it."""
+
+
+class RankLost(RankError):
+    """A rank did not answer within the deadline, or is gone. The group is of no use any more.
+
+    ``ranks`` are those that are missed, as far as this rank can tell; ``why`` says how it shows.
+    """
+
+    def __init__(self, ranks: Sequence[int], why: str):
+        self.ranks = tuple(ranks)
+        self.why = why
+        super().__init__(f"rank {', '.join(map(str, self.ranks))} is lost: {why}")
+
+
+class RankFailed(RankError):
+    """Another rank could not take part in this step, and says why. The next step may begin."""
+
+    def __init__(self, rank: int, why: str):
+        self.rank = rank
+        self.why = why
+        super().__init__(f"rank {rank} gave the step up: {why}")
+
+
+class RanksDiverged(RankError):
+    """Ranks take part in different agreements: a step or a request too many, or another order. They must begin anew.
+
+    ``said`` has what each rank takes part in, by rank, in words.
+    """
+
+    def __init__(self, what: str, said: Sequence[str]):
+        self.what = what
+        self.said = tuple(said)
+        groups: dict[str, list[str]] = {}
+        for rank, words in enumerate(said):
+            groups.setdefault(words, []).append(str(rank))
+        listed = "; ".join(f"rank {', '.join(ranks)}: {words}" for words, ranks in groups.items())
+        super().__init__(f"ranks differ in {what}: {listed}")

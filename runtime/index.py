@@ -63,6 +63,7 @@ class Segment:
 
 
 _NOTHING: Slots = np.empty(0, np.int32)
+_NO_PLACES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,20 @@ class Index:
                     return found
             segment = self._nearest(segment.parent, feature) if segment.parent is not None else None
         return 0
+
+    def boundaries(self, trail: int, spot: Spot, at_most: int) -> NDArray[np.int64]:
+        """All boundaries in (0, at_most] at which a trailing kind is valid, ascending.
+
+        Cost: the runs of it that the chain holds, and the boundaries themselves.
+        """
+        feature = 2 * self.paged + trail
+        parts, segment = [(_NO_PLACES, _NO_PLACES)], self._nearest(spot.segment, feature)
+        while segment is not None:
+            if (held := segment.trails[trail]) is not None:
+                parts.append(held.runs())
+            segment = self._nearest(segment.parent, feature)
+        starts, stops = (np.concatenate(side) for side in zip(*parts[::-1], strict=True))
+        return self.specs[trail].valid(starts, stops, min(at_most, spot.at))
 
     def slots(self, kind: int, spot: Spot, low: int, high: int) -> Slots:
         """Slots of a paged kind over granules [low, high) of a chain that holds them all."""

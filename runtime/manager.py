@@ -156,6 +156,35 @@ class Manager:
         """The greatest length that every one of several requests can reuse. Changes nothing."""
         return self._matcher.match(tuple(Request(*request) for request in requests), asks, draft, at_most)
 
+    def boundaries(
+        self, keys: Keys, tokens: int | None = None, *, draft: int = 0, at_most: int | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Every boundary that ``match`` could give as ``now``, int64 in granules, ascending; it gives the greatest.
+
+        Ranks that agree intersect these sets (``agreement.py``): what one rank restores at most, another may not have.
+        Changes nothing. Arguments as for ``match``. Cost: what trailing kinds hold on the chain, and the answer's size.
+
+        Raises:
+            ValueError: a negative ``draft`` or ``at_most``.
+            Refused: IDENTITY for keys of another model.
+        """
+        self.check_keys(keys)
+        return self._matcher.boundaries(Request(keys, tokens), draft, at_most)
+
+    def loadable(
+        self, keys: Keys, tokens: int | None = None, *, draft: int = 0, at_most: int | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Every boundary that memory and the store have together, the packed included; otherwise as ``boundaries``.
+
+        Asks the store for all that memory lacks.
+
+        Raises:
+            ValueError: a negative ``draft`` or ``at_most``.
+            Refused: IDENTITY for keys of another model.
+        """
+        self.check_keys(keys)
+        return self._matcher.loadable(Request(keys, tokens), draft, at_most)
+
     def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
         """Take a lease on what one request's answer found, if it is still there.
 

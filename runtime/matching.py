@@ -128,6 +128,35 @@ class Matcher:
     def _refused(self, reason: Reason, layer: str, detail: str) -> Answer:
         return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail, self._absent())
 
+    def boundaries(self, request: Request, draft: int, at_most: int | None) -> npt.NDArray[np.int64]:
+        """See ``Manager.boundaries``."""
+        core = self._manager.core
+        cap, skip = self._limits(request, draft, at_most)
+        with self._manager.lock:
+            one = self._look(request, cap)
+            most = max(0, min((cap, *one.ready.values())) - skip)
+            legal = np.zeros(most, np.int64)
+            for trail in range(len(core.trailing)):
+                legal[core.index.boundaries(trail, one.spot, most) - 1] += 1
+        return np.flatnonzero(legal == len(core.trailing)) + 1
+
+    def loadable(self, request: Request, draft: int, at_most: int | None) -> npt.NDArray[np.int64]:
+        """See ``Manager.loadable``."""
+        cap, skip = self._limits(request, draft, at_most)
+        with self._manager.lock:
+            one = self._look(request, cap)
+        return np.flatnonzero(self._loadable(request, one, max(0, cap - skip), 0)[0])
+
+    def _limits(self, request: Request, draft: int, at_most: int | None) -> tuple[int, int]:
+        """The most granules that a request may reuse, 0 where the arenas are misaligned; and the draft's share."""
+        if draft < 0 or (at_most is not None and at_most < 0):
+            raise ValueError(f"draft={draft}, at_most={at_most}; give numbers of tokens, 0 or more")
+        granule = self._manager.profile.granule
+        cap = min(whole_block(request.length(), granule), len(request.chain()[0]))
+        if at_most is not None:
+            cap = min(cap, at_most // granule)
+        return (cap if self._misaligned is None else 0), -(-draft // granule)
+
     def boundary_sets(self, spot: Spot) -> list[BoundarySet]:
         """The boundaries that can be read at once, a set a kind. The caller holds the lock."""
         core = self._manager.core
@@ -198,6 +227,28 @@ class Matcher:
         packed = one.live != one.ready
         if self._manager.store is None and not packed:
             return None
+        core = self._manager.core
+        legal, held = self._loadable(request, one, most, now)
+        if not legal.any():
+            return None
+        boundary = int(np.flatnonzero(legal)[-1])
+        wanted: dict[str, npt.NDArray[np.int64]] = {}
+        for kind in core.paged:
+            wanted[kind] = np.arange(min(one.live[kind], boundary), boundary)
+        for kind in core.trailing:
+            low = core.index.specs[core.trailing.index(kind)].first(now + 1)
+            places = core.places(kind, boundary)
+            wanted[kind] = places[~held[kind][places - low]]
+        kv_ready, kv_live = one.ready.get("compressed_kv", 0), one.live.get("compressed_kv", 0)
+        expand = range(kv_ready, min(kv_live, boundary))
+        digests, salt = request.chain()
+        claim = Claim(digests, salt, ())
+        return Plan(claim, boundary, {k: v for k, v in wanted.items() if len(v)}, expand, request.length())
+
+    def _loadable(
+        self, request: Request, one: _Found, most: int, now: int
+    ) -> tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.bool_]]]:
+        """Which boundaries in (now, most] memory and store have together, bool by boundary from 0; and ``_held``."""
         manager, core = self._manager, self._manager.core
         digests, salt = request.chain()
         best = most
@@ -224,20 +275,7 @@ class Matcher:
             stop = boundaries * spec.per if spec.blocks else boundaries + 1
             legal[now + 1 :] &= gaps_before[stop - low] == gaps_before[first - low]
         legal[: now + 1] = False
-        if best <= now or not legal.any():
-            return None
-        boundary = int(np.flatnonzero(legal)[-1])
-        wanted: dict[str, npt.NDArray[np.int64]] = {}
-        for kind in core.paged:
-            wanted[kind] = np.arange(min(one.live[kind], boundary), boundary)
-        for kind in core.trailing:
-            low = core.index.specs[core.trailing.index(kind)].first(now + 1)
-            places = core.places(kind, boundary)
-            wanted[kind] = places[~held[kind][places - low]]
-        kv_ready, kv_live = one.ready.get("compressed_kv", 0), one.live.get("compressed_kv", 0)
-        expand = range(kv_ready, min(kv_live, boundary))
-        claim = Claim(digests, salt, ())
-        return Plan(claim, boundary, {k: v for k, v in wanted.items() if len(v)}, expand, request.length())
+        return legal, held
 
     def _held(self, kind: str, spot: Spot, now: int, best: int) -> npt.NDArray[np.bool_]:
         """Which places are in memory, from the first of boundary ``now + 1`` to the last of ``best``."""

@@ -39,7 +39,28 @@ class TrailSpec:
         """An empty trail of a segment over granules [base, end)."""
         return Runs(self, base, end) if self.blocks else Marks(self, base, end)
 
+    def valid(self, starts: NDArray[np.int64], stops: NDArray[np.int64], at_most: int) -> NDArray[np.int64]:
+        """Boundaries in (0, at_most] that are valid where the places [start, stop) of all runs are resident, ascending.
 
+        Runs ascend and don't overlap; neighbours that touch count as one.
+
+        >>> window = TrailSpec(True, per=2, need=3)
+        >>> window.valid(np.array([0, 5, 8]), np.array([5, 6, 20]), 9).tolist()
+        [1, 2, 3, 6, 7, 8, 9]
+        """
+        if not self.blocks:
+            marks: NDArray[np.int64] = starts[starts <= at_most]
+            return marks
+        if not len(starts):
+            return starts
+        apart = starts[1:] != stops[:-1]
+        starts, stops = starts[np.concatenate(([True], apart))], stops[np.concatenate((apart, [True]))]
+        low = np.where(starts == 0, 1, -(-(starts + self.need) // self.per))
+        high = np.minimum(stops // self.per, at_most) + 1
+        counts = np.maximum(0, high - low)
+        before = np.cumsum(counts) - counts
+        found: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(low - before, counts)
+        return found
 
 
 class Marks:
@@ -92,6 +113,11 @@ class Marks:
     def everything(self) -> tuple[NDArray[np.int64], Slots]:
         """All resident places and their slots, in order."""
         return np.array(self.places, np.int64), np.array(self.slots, np.int32)
+
+    def runs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Starts and stops of runs of resident places, in order; here of one place each."""
+        places = np.array(self.places, np.int64)
+        return places, places + 1
 
     def split(self, at: int) -> Marks:
         """Cut off and return the head [base, at); this keeps [at, end)."""
@@ -194,6 +220,10 @@ class Runs:
         """All resident places and their slots, in order."""
         at = np.flatnonzero(self._slots != NO_SLOT)
         return at + self.base * self.spec.per, self._slots[at].copy()
+
+    def runs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Starts and stops of the maximal runs of resident places, in order."""
+        return np.array(self.low, np.int64), np.array(self.high, np.int64)
 
     def split(self, at: int) -> Runs:
         """Cut off and return the head [base, at); this keeps [at, end)."""

@@ -48,10 +48,10 @@ class Oracle:
         return range(spec.first(boundary), boundary * spec.per if spec.blocks else boundary + 1)
 
     def last(self, trail: int, path: list[bytes], at_most: int) -> int:
-        for boundary in range(min(at_most, len(path)), 0, -1):
-            if all(self.key(trail, path, place) in self.trail[trail] for place in self.places(trail, boundary)):
-                return boundary
-        return 0
+        return next((n for n in range(min(at_most, len(path)), 0, -1) if self.valid(trail, path, n)), 0)
+
+    def valid(self, trail: int, path: list[bytes], boundary: int) -> bool:
+        return all(self.key(trail, path, place) in self.trail[trail] for place in self.places(trail, boundary))
 
 
 class Pair:
@@ -174,6 +174,8 @@ class Pair:
             at_most = self.random.randint(0, limit)
             boundary = self.oracle.last(trail, cut, at_most)
             assert self.index.last(trail, spot, at_most) == boundary
+            legal = [n for n in range(1, at_most + 1) if self.oracle.valid(trail, cut, n)]
+            assert self.index.boundaries(trail, spot, at_most).tolist() == legal
             places = self.oracle.places(trail, boundary) if boundary else ()
             expected = [self.oracle.trail[trail][self.oracle.key(trail, cut, place)] for place in places]
             assert self.index.trail_slots(trail, spot, boundary).tolist() == expected

@@ -1,0 +1,308 @@
+"""Agreement of ranks that serve the same requests, each from a cache of its own that evicts by itself.
+
+A rank can restore a *set* of boundaries. Where a trailing kind (window, tail) is kept at some boundaries only, what one
+rank has at most may be missing on another that has both more and less, so the least of the greatest is no answer: the
+sets are intersected, and the greatest common boundary is agreed on.
+
+One step, for all its requests at once::
+
+    look      lease the greatest boundary of one's own, so that its chain stays meanwhile
+    say       everybody's sets to everybody                                       an exchange
+    acquire   keep that lease if it is what was agreed; else take the agreed one, and give the longer one up
+    confirm   who has its lease                                                   another
+    use       if all have
+
+Where a rank lost the agreed boundary between its look and its lease, all hear so in the same exchange, give up what
+they took, and vote again on those requests; after ``votes`` votes the length is 0. Every step has at least one vote,
+and every vote its two exchanges: what one rank alone knows changes what it says, never whether it speaks. Each message
+carries its place in the step, and digests of the step's requests and of all decisions before, so that ranks which
+differ in these are told (``RanksDiverged``) instead of heeding each other.
+
+Sets are of what memory holds now. What a rank could bring in from its store is a second set, said beside the first if
+asked for (``stored=True``) and agreed on by itself as ``Agreed.reachable``: each rank loads up to there, and a later
+step finds it in memory. Nothing is loaded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .ballots import Head, Phase, Saying, failure, greatest, heed, pack_sayings, unpack_sayings
+from .errors import RankLost, RanksDiverged, Refused
+from .keys import Keys
+from .layers import whole_block
+from .lease import Lease
+from .manager import Manager
+from .ranks import Group
+
+_LOST, _EXACT, _LOSSY = 0, 1, 2  # what a rank confirms of one request
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a step. Its keys and length are the same on all ranks, and so is its place among the others.
+
+    ``admit`` is this rank's own: False where it has no room for the request in this step, for whatever reason. It takes
+    part all the same, and the request waits on all ranks.
+    """
+
+    keys: Keys
+    tokens: int | None = None
+    admit: bool = True
+
+    @property
+    def length(self) -> int:
+        """Prompt length in tokens."""
+        return self.keys.tokens if self.tokens is None else self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks came to for one request; the same on all but for ``lease``.
+
+    Attributes:
+        length: tokens that every rank restores.
+        exact: whether that is, on every rank, the very state of a cold run.
+        lease: this rank's, on exactly ``length`` tokens, and the caller's to release; None when that is 0.
+        refused_by: ranks that did not admit the request; if there are any, it waits, and ``length`` is 0.
+        reachable: tokens that every rank could restore after loading: each loads the plan of
+            ``match(..., at_most=reachable)``. ``length`` if stores were not asked.
+    """
+
+    length: int
+    exact: bool
+    lease: Lease | None = field(compare=False)
+    refused_by: tuple[int, ...] = ()
+    reachable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A step that all ranks have decided. Decisions are equal on all ranks, and so is their order.
+
+    Attributes:
+        step: its number, from 0.
+        agreed: by request.
+        votes: how often they voted.
+        stream: digest of this decision and all before it.
+    """
+
+    step: int
+    agreed: tuple[Agreed, ...]
+    votes: int
+    stream: bytes
+
+    def release(self) -> None:
+        """Release this rank's leases, all of which are still held."""
+        for one in self.agreed:
+            if one.lease is not None:
+                one.lease.manager.release(one.lease)
+
+
+class Agreement:
+    """One rank's part in the agreements of a group. Used by one thread.
+
+    Args:
+        group: the ranks.
+        manager: this rank's cache. Model, granule and window policy are the same everywhere; pools need not be.
+        votes: how often a step may vote before what ranks still lose comes to 0; the same everywhere.
+        owner: of the leases.
+
+    Attributes:
+        exchanges: calls of the group so far; equal on all ranks after each step.
+
+    Raises:
+        ValueError: ``votes`` is not in [1, 255].
+    """
+
+    def __init__(self, group: Group, manager: Manager, *, votes: int = 3, owner: str = "") -> None:
+        if not 1 <= votes <= 255:
+            raise ValueError(f"votes={votes}; give 1 to 255")
+        self.group, self.manager, self.votes, self.owner = group, manager, votes, owner
+        self.exchanges = 0
+        self._steps = 0
+        self._stream = _digest(manager.profile.identity.encode(), b"%d %d" % (manager.profile.granule, votes))
+        self._broken: str | None = None
+        self._turn = threading.Lock()
+
+    def step(self, asks: Sequence[Ask], *, draft: int = 0, stored: bool = False) -> Decision:
+        """Agree on the requests of one step. All ranks call it for the same requests in the same order.
+
+        Args:
+            asks: the requests; a step may have none.
+            draft: as for ``match``; the same on all ranks.
+            stored: whether to agree on ``reachable`` too; the same on all ranks. Asks stores for all that memory lacks.
+
+        Raises:
+            RankLost: a rank is gone. Like the next error it ends the agreement: later steps raise it at once.
+            RanksDiverged: ranks are in different steps, or have different requests in this one.
+            RankFailed: another rank could not take part; this step is given up, and the next may begin.
+            Refused, ValueError, StoreError: what this rank's own manager says; the others then get RankFailed.
+            RuntimeError: another thread is in a step, or an earlier one ended the agreement.
+
+        Nothing that the step leased is held after an error.
+        """
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError("another thread is in a step; give all steps of a rank to one thread")
+        try:
+            if self._broken is not None:
+                raise RuntimeError(f"this agreement has ended; begin one with a new group ({self._broken})")
+            return self._step(asks, draft, stored)
+        except (RankLost, RanksDiverged) as error:
+            self._broken = str(error)
+            raise
+        finally:
+            self._turn.release()
+
+    def _step(self, asks: Sequence[Ask], draft: int, stored: bool) -> Decision:
+        number, self._steps = self._steps, self._steps + 1
+        step = _Step(self.manager, self.owner, asks, draft, stored)
+        vote = 0
+        try:
+            while vote == 0 or (step.open and vote < self.votes):
+                vote += 1
+                head = Head(
+                    Phase.SAY, vote, self.group.rank, number, len(step.open), step.digest[:16], self._stream[:8]
+                )  # fmt: skip
+                step.hear(self._exchange(head, step.say))
+                step.settle(self._exchange(head.turned(Phase.CONFIRM), step.confirm))
+        except BaseException:
+            step.give_up()
+            raise
+        agreed = tuple(step.agreed)
+        said = [(one.length, one.exact, one.refused_by, one.reachable) for one in agreed]
+        self._stream = _digest(self._stream, step.digest, repr((said, vote)).encode())
+        return Decision(number, agreed, vote, self._stream)
+
+    def _exchange(self, head: Head, body: Callable[[], bytes]) -> list[bytes]:
+        """Say something to all ranks, also where it can't be said; what they said."""
+        try:
+            message = head.message(body())
+        except Exception as error:
+            failed = head.turned(Phase.FAILED)
+            heed(failed, self._gather(failed.message(failure(error))))
+            raise
+        return heed(head, self._gather(message))
+
+    def _gather(self, message: bytes) -> list[bytes]:
+        self.exchanges += 1
+        return self.group.all_gather(message)
+
+
+class _Step:
+    """One rank's view of a step: what is still open, and what it holds for each request."""
+
+    def __init__(self, manager: Manager, owner: str, asks: Sequence[Ask], draft: int, stored: bool) -> None:
+        self._manager, self._owner, self._granule = manager, owner, manager.profile.granule
+        self._asks, self._draft, self._sets = tuple(asks), draft, 2 if stored else 1
+        tags = [_digest(b"%d %d" % (ask.length, len(ask.keys)), *ask.keys.digests[-1:]) for ask in self._asks]
+        self._tags = [tag[:4] for tag in tags]
+        self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), *tags)
+        self.open = list(range(len(tags)))
+        self.agreed = [Agreed(0, True, None)] * len(tags)
+        self._held: list[Lease | None] = [None] * len(tags)  # of open requests
+        self._taken: dict[int, Lease] = {}
+
+    def say(self) -> bytes:
+        """Look, lease what this rank has at most, and say what it has."""
+        sayings = [self._look(n) for n in self.open]
+        return pack_sayings([self._tags[n] for n in self.open], sayings)
+
+    def hear(self, bodies: Sequence[bytes]) -> None:
+        """The greatest boundary that all ranks have, for each open request."""
+        lengths = [self._boundaries_of(self._asks[n]) for n in self.open]
+        ranks = [unpack_sayings(body, lengths, self._sets) for body in bodies]
+        for place, n in enumerate(self.open):
+            said = [sayings[place] for sayings in ranks]
+            refused_by = tuple(rank for rank, one in enumerate(said) if not one.admit)
+            most = [self._granule * greatest([one.sets[row] for one in said]) for row in range(self._sets)]
+            self.agreed[n] = Agreed(most[0], True, None, refused_by, most[-1])
+
+    def confirm(self) -> bytes:
+        """Lease what was agreed, give up what is longer, and say whether that went well."""
+        confirmed = bytearray()
+        for n in self.open:
+            length, before = self.agreed[n].length, self._held[n]
+            if before is not None and before.length == length:
+                lease: Lease | None = before
+            else:
+                lease = self._held[n] = self._lease(self._asks[n], length)
+                self._release(before)  # only now, so that the chain stays
+            if length and lease is None:
+                confirmed.append(_LOST)
+            else:
+                confirmed.append(_EXACT if lease is None or lease.exact else _LOSSY)
+        return bytes(confirmed)
+
+    def settle(self, bodies: Sequence[bytes]) -> None:
+        """Hand out leases where all ranks have theirs; the others stay open, at 0."""
+        still = []
+        for place, n in enumerate(self.open):
+            codes, one = {body[place] for body in bodies}, self.agreed[n]
+            lease, self._held[n] = self._held[n], None
+            if _LOST in codes:
+                self._release(lease)
+                self.agreed[n] = Agreed(0, True, None, one.refused_by, one.reachable)
+                still.append(n)
+            else:
+                self.agreed[n] = Agreed(one.length, codes <= {_EXACT}, lease, one.refused_by, one.reachable)
+        self.open = still
+
+    def give_up(self) -> None:
+        """Release everything that the step holds."""
+        with ExitStack() as leases:  # each of them, even if one raises
+            for lease in self._taken.values():
+                leases.callback(self._manager.release, lease)
+
+    def _look(self, n: int) -> Saying:
+        ask, manager = self._asks[n], self._manager
+        manager.check_keys(ask.keys)
+        size = self._boundaries_of(ask)
+        sets = [np.zeros(size, np.bool_) for _ in range(self._sets)]
+        if ask.admit:
+            now = manager.boundaries(ask.keys, ask.tokens, draft=self._draft)
+            for row in sets:
+                row[now - 1] = True
+            if self._sets > 1:
+                sets[1][manager.loadable(ask.keys, ask.tokens, draft=self._draft) - 1] = True
+            if len(now):
+                self._held[n] = self._lease(ask, int(now[-1]) * self._granule)
+        return Saying(ask.admit, tuple(sets))
+
+    def _lease(self, ask: Ask, length: int) -> Lease | None:
+        """A lease on exactly ``length`` tokens; None where that is 0 or can't be had any more."""
+        if not length:
+            return None
+        answer = self._manager.match(ask.keys, ask.tokens, at_most=length)
+        if answer.now != length:
+            return None
+        try:
+            lease = self._manager.acquire(answer, owner=self._owner)
+        except Refused:
+            return None
+        self._taken[lease.lease_id] = lease
+        return lease
+
+    def _release(self, lease: Lease | None) -> None:
+        if lease is not None:
+            self._manager.release(lease)
+            del self._taken[lease.lease_id]
+
+    def _boundaries_of(self, ask: Ask) -> int:
+        return min(whole_block(ask.length, self._granule), len(ask.keys))
+
+
+def _digest(*parts: bytes) -> bytes:
+    """Of parts that are told from one another."""
+    running = hashlib.sha256()
+    for part in parts:
+        running.update(struct.pack("<Q", len(part)))
+        running.update(part)
+    return running.digest()
