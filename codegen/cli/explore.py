@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ...spec.checking.check import BITS_MAX, state_bits
@@ -21,7 +22,7 @@ from ...spec.checking.explore import explore
 from ...spec.checking.grounding import ground
 from ...spec.checking.limits import Limits
 from ...spec.checking.stories.story import Story, tell
-from ...spec.language.problems import render_all
+from ...spec.language.problems import Problem, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
 from ..explore_page import page, pictures_of
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     if state_bits(protocol) > BITS_MAX:
-        print(_too_large(protocol), file=sys.stderr)
+        print(render_all([_too_large(protocol)], loaded.sources), file=sys.stderr)
         return 1
     target: Path = args.out if args.out is not None else Path(f"{protocol.name}.html")
     if target.is_dir():
@@ -76,14 +77,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _too_large(protocol: Protocol) -> str:
-    """The located line for a protocol that no page can hold."""
-    place = protocol.bounds[0].at if protocol.bounds else protocol.at
-    where = f"{place.file}:{place.line}:{place.column}:"
+def _too_large(protocol: Protocol) -> Problem:
+    """A protocol that no page can hold, at the first of its bounds."""
     bounds = " or ".join(f"'{bound.name}', now {bound.value}" for bound in protocol.bounds)
-    fix = f"lower bound {bounds}" if bounds else "narrow the fields of its machines"
-    why = f"a state has {state_bits(protocol):,} bits, and a page takes {BITS_MAX}"
-    return f"{where} '{protocol.name}' is too large to step through: {why}\n  fix: {fix}"
+    return Problem(
+        "E422",
+        replace(protocol.bounds[0].at, length=len(protocol.bounds[0].name)) if protocol.bounds else protocol.at,
+        f"'{protocol.name}' is too large to step through: "
+        f"a state has {state_bits(protocol):,} bits, and a page takes {BITS_MAX}",
+        f"lower bound {bounds}" if bounds else "narrow the fields of its machines",
+    )
 
 
 def mutant_runs(protocol: Protocol) -> list[tuple[str, Story]]:

@@ -14,7 +14,6 @@ All but SMT give a checker the very states that `kvfsm check` explores; `--run` 
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -25,10 +24,10 @@ from ...spec.checking.exports import murphi, promela, smt, tla
 from ...spec.checking.exports.peers import PEERS, Failed, Missing
 from ...spec.checking.grounding import ground
 from ...spec.checking.system import System
-from ...spec.language.load import Spec, load_spec
-from ...spec.language.problems import render_all
-from ...spec.language.protocol import Protocol
+from ...spec.language.load import Spec
+from ...spec.language.problems import closest, render_all
 from .. import write
+from .check import Misuse, chosen
 from .lint import add_spec, loaded_spec
 
 HELP = "write a protocol for another checker"
@@ -49,61 +48,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the text: 0 written or counts agree, 1 a wrong spec or they don't, 2 no such protocol, bound or program."""
-    protocol = _protocol(args)
-    if isinstance(protocol, int):
-        return protocol
-    faulty = {mutant.name: dict(mutant.faulty) for mutant in protocol.mutants}
-    if args.mutant is not None and args.mutant not in faulty:
-        return _misused(f"'{protocol.name}' has no mutant '{args.mutant}'; {_nearest(args.mutant, faulty)}")
-    if args.steps < 0:
-        return _misused(f"a run has 0 steps or more, not {args.steps}")
-    if args.language == "tla" and args.out is not None and not args.out.stem.isidentifier():
-        return _misused(f"TLC wants a module named as its file, and '{args.out.stem}' cannot name one")
-    system = ground(protocol, faulty.get(args.mutant))
-    if args.peer:
-        return _compare(args.language, system)
-    try:
-        _write(_texts(args.language, system, args.out, args.steps), args.out)
-    except write.WriteError as problem:
-        print(f"kvfsm export: {problem}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _protocol(args: argparse.Namespace) -> Protocol | int:
-    """The protocol in the bounds that were asked for, or the exit code after saying why there is none."""
+    """Write the text: 0 done or counts agree, 1 a wrong spec, a full disk or counts that differ, 2 used wrongly."""
     loaded = loaded_spec(args.spec)
     if loaded is None:
         return 2
-    if loaded.spec is not None:
-        known = {protocol.name: protocol for protocol in loaded.spec.protocols}
-        if args.protocol not in known:
-            return _misused(f"there is no protocol '{args.protocol}'; {_nearest(args.protocol, known)}")
-        bounds = _bounds(args.bound, known[args.protocol])
-        if isinstance(bounds, int):
-            return bounds
-        if bounds:
-            loaded = load_spec(args.spec, {args.protocol: bounds})
     if loaded.spec is None:
         print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
         return 1
-    spec: Spec = loaded.spec
-    return spec.protocol(args.protocol)
+    try:
+        system = _system(args, loaded.spec)
+        if args.peer:
+            return _compare(args.language, system)
+        _write(_texts(args.language, system, args.out, args.steps), args.out)
+    except Misuse as error:
+        print(error, file=sys.stderr)
+        return 2
+    except write.WriteError as error:
+        print(f"kvfsm export: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
-def _bounds(given: list[str], protocol: Protocol) -> dict[str, int] | int:
-    """``NAME=N`` words as sizes, or the exit code after saying what is wrong with one."""
-    names = {bound.name: bound.value for bound in protocol.bounds}
-    bounds = {}
-    for word in given:
-        name, sign, value = word.partition("=")
-        if not sign or not value.isdecimal():
-            return _misused(f"--bound wants NAME=N with a number, not '{word}'")
-        if name not in names:
-            return _misused(f"'{protocol.name}' has no bound '{name}'; {_nearest(name, names)}")
-        bounds[name] = int(value)
-    return bounds
+def _system(args: argparse.Namespace, spec: Spec) -> System:
+    """What was asked for: a protocol in some bounds, with one of its faults perhaps; raises Misuse."""
+    (protocol,) = chosen(spec, [args.protocol], args.bound, deep=False)
+    faulty = {mutant.name: dict(mutant.faulty) for mutant in protocol.mutants}
+    if args.mutant is not None and args.mutant not in faulty:
+        raise Misuse(f"kvfsm: '{protocol.name}' has no mutant '{args.mutant}'; {closest(args.mutant, faulty)}")
+    if args.steps < 0:
+        raise Misuse(f"kvfsm export: a run has 0 steps or more, not {args.steps}")
+    if args.language == "tla" and args.out is not None and not args.out.stem.isidentifier():
+        raise Misuse(f"kvfsm export: TLC wants a module named as its file, and '{args.out.stem}' cannot name one")
+    return ground(protocol, faulty.get(args.mutant))
 
 
 def _texts(language: str, system: System, out: Path | None, steps: int) -> dict[str, str]:
@@ -133,14 +109,14 @@ def _write(texts: Mapping[str, str], out: Path | None) -> None:
 def _compare(language: str, system: System) -> int:
     """Let the other checker explore the system, and set what it found beside what we find."""
     if language == "smt":
-        return _misused("--run is for promela, tla and murphi; give smt's text to Z3: z3 FILE")
+        raise Misuse("kvfsm export: --run is for promela, tla and murphi; give smt's text to Z3: z3 FILE")
     name = _CHECKERS[language]
     ours = explore(system)
     try:
         with tempfile.TemporaryDirectory() as folder:
             outcome = PEERS[name](system, Path(folder))
     except Missing as problem:
-        return _misused(str(problem))
+        raise Misuse(f"kvfsm export: {problem}") from problem
     except Failed as problem:
         print(f"kvfsm export: {name} did not take the text\n{problem}", file=sys.stderr)
         return 1
@@ -155,13 +131,3 @@ def _compare(language: str, system: System) -> int:
 
 def _found(states: int, violated: bool) -> str:
     return "a claim is violated" if violated else f"{states:,} states, all claims hold"
-
-
-def _misused(why: str) -> int:
-    print(f"kvfsm export: {why}", file=sys.stderr)
-    return 2
-
-
-def _nearest(word: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"closest: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"

@@ -211,5 +211,6 @@ def test_a_protocol_that_is_too_large_has_no_page(tmp_path: Path, capsys: pytest
     path = tmp_path / "toctou.html"
     assert main(["explore", "toctou", "--bound", "slots=64", "--bound", "readers=64", "-o", str(path)]) == 1
     said = capsys.readouterr().err
-    assert "spec/protocols/toctou.yaml:" in said and "too large to step through" in said and "fix: " in said
+    assert "spec/protocols/toctou.yaml:" in said and ": E422 'toctou' is too large to step through: " in said
+    assert "^^^^^\n  fix: lower bound 'slots', now 64 or 'readers', now 64" in said
     assert not path.exists()
