@@ -250,7 +250,7 @@ function windows(turns) {
 // Claims.
 
 function claimStatus(claim, state, quiet) {
-  if (claim.kind === "quiet" && !quiet) return {mark: "none", text: "somebody can move"};
+  if (claim.kind === "deadlock" && !quiet) return {mark: "none", text: "somebody can move"};
   const values = claim.exprs.map((expr) => Boolean(expr(state)));
   if (claim.kind === "sometimes") {
     if (values.some(Boolean)) return {mark: "met", text: "met here"};
@@ -460,7 +460,7 @@ function renderClaims(state, canMove) {
     h("details", {class: `claim ${claim.mark}`, "data-claim": claim.name},
       h("summary", {}, h("span", {class: "mark"}), h("b", {}, claim.name), claim.says ? h("small", {}, claim.says) : null,
         h("span", {class: "status"}, claim.text)),
-      h("p", {}, h("small", {}, claim.kind === "quiet" ? "deadlock" : claim.kind), " ", claim.that))));
+      h("p", {}, h("small", {}, claim.kind), " ", claim.that))));
 }
 
 function renderBanner(state, next) {

@@ -272,7 +272,6 @@ class _Checker:
     def claim(self, claim: Claim) -> Finding:
         """The finding about an ``always``, a ``sometimes``, or the deadlock check."""
         verdict = self.verdicts[claim.name]
-        kind = "deadlock" if claim.kind == "quiet" else claim.kind
         trace = None
         note = ""
         if claim.name in self.exploration.violations:
@@ -280,8 +279,8 @@ class _Checker:
             trace = tell(self.protocol, self.system, path, claim, faulty=self.faulty)
         elif verdict == VIOLATED:
             note = "no state within the bounds is like that, so that what rests on it was never tried"
-        how = EXPLORED if verdict == VIOLATED or (kind == "sometimes" and verdict == HOLDS) else self.how
-        return self._finding(claim, kind, verdict, how, trace, note)
+        how = EXPLORED if verdict == VIOLATED or (claim.kind == "sometimes" and verdict == HOLDS) else self.how
+        return self._finding(claim, claim.kind, verdict, how, trace, note)
 
     def promises(self, exploration: Exploration) -> list[Finding]:
         """The findings about every ``leads_to``."""

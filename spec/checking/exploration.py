@@ -111,8 +111,8 @@ class Exploration:
 
     @property
     def violations(self) -> dict[str, int]:
-        """For each ``always`` or ``quiet`` claim that fails somewhere, the first state where it does."""
-        return self._met("always", "quiet")
+        """For each ``always`` or ``deadlock`` claim that fails somewhere, the first state where it does."""
+        return self._met("always", "deadlock")
 
     @property
     def reached(self) -> dict[str, int]:

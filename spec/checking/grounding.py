@@ -96,7 +96,7 @@ class _Grounding:
             for step in program.steps
             for command in self._step(program, copy, step)
         )
-        claims = [*self._claims(), self._quiet()]
+        claims = [*self._claims(), self._deadlock()]
         if self.misfits:
             fits = tuple(map(negation, self.misfits))
             claims.append(Claim("values_fit", "always", None, fits, ("",) * len(fits), protocol.at))
@@ -379,7 +379,7 @@ class _Grounding:
             spelled.append((tuple(self.read(expr, binding) for expr in exprs), where))
         return spelled
 
-    def _quiet(self) -> Claim:
+    def _deadlock(self) -> Claim:
         """Where nobody can move any more, nothing is in use and nothing is under way."""
         exprs, where = [], []
         for instance in self.protocol.instances:
@@ -391,7 +391,7 @@ class _Grounding:
                 idle += [negation(equal(cells["state"].read(), number(code))) for code in busy]
                 exprs.append(folded(both(idle)))
                 where.append(f"{instance.name}[{slot}]")
-        return Claim("deadlock", "quiet", "T3", tuple(exprs), tuple(where), self.protocol.at)
+        return Claim("deadlock", "deadlock", "T3", tuple(exprs), tuple(where), self.protocol.at)
 
     def _promises(self, commands: tuple[Command, ...]) -> Iterator[Promise]:
         for item in self.protocol.leads_to:

@@ -87,12 +87,12 @@ class Command:
 class Claim:
     """A property, spelled out for every choice of the copies and slots that it ranges over.
 
-    ``always``: each of ``exprs`` holds in every state. ``sometimes``: one of them holds in some state. ``quiet``: each
-    holds in every state that no command leaves.
+    ``always``: each of ``exprs`` holds in every state. ``sometimes``: one of them holds in some state. ``deadlock``:
+    each holds in every state that no command leaves.
     """
 
     name: str  # "lease_holds", or "kv.no_lease_on_free" for a claim of a machine about each slot of an instance
-    kind: str  # always | sometimes | quiet
+    kind: str  # always | sometimes | deadlock
     says: str | None
     exprs: tuple[Expr, ...]
     bindings: tuple[str, ...]  # for each of ``exprs``, what it was spelled out for, such as "reader=1, i=0"

@@ -184,7 +184,7 @@ def _claims(layout: Layout) -> list[str]:
     for place, claim in enumerate(layout.system.claims):
         together = either(claim.exprs) if claim.kind == "sometimes" else both(claim.exprs)
         test = _predicate(layout, together)
-        if claim.kind == "quiet":
+        if claim.kind == "deadlock":
             quiet.append(f"        case {place}: return !({test});  // {claim.name}")
         else:
             decides = f"({test})" if claim.kind == "sometimes" else f"!({test})"

@@ -135,8 +135,8 @@ class Search:
         conditions = Conditions(layout, spelling())
         self.unproven = frozenset(unproven(self.system) if self.derived_bits else ())
         self.always_moves = [conditions.moves(command) for command in self.system.commands]
-        self.judged = [place for place, claim in enumerate(self.system.claims) if claim.kind != "quiet"]
-        self.quiet = [place for place, claim in enumerate(self.system.claims) if claim.kind == "quiet"]
+        self.judged = [place for place, claim in enumerate(self.system.claims) if claim.kind != "deadlock"]
+        self.quiet = [place for place, claim in enumerate(self.system.claims) if claim.kind == "deadlock"]
 
     def run(self) -> Found:
         """Search to the end or to a limit."""

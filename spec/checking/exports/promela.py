@@ -107,7 +107,7 @@ active proctype {naming.take(f"{system.name}_protocol")}() {{
             name = self.claims[claim.name]
             if claim.kind == "sometimes":
                 yield f"#ifdef REACH_{name}\n  :: d_step {{ {name} -> assert(false) }}\n#endif"
-        quiet = [self.claims[claim.name] for claim in self.system.claims if claim.kind == "quiet"]
+        quiet = [self.claims[claim.name] for claim in self.system.claims if claim.kind == "deadlock"]
         if quiet:
             yield "  /* here nobody can move, and nobody has to */"
             yield f"  :: timeout && {' && '.join(quiet)}"

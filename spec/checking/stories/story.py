@@ -283,7 +283,7 @@ class _Teller:
 
     def broken(self, claim: Claim | Promise, state: State, binding: str | None) -> Break:
         if isinstance(claim, Claim):
-            kind = "deadlock" if claim.kind == "quiet" else claim.kind
+            kind = claim.kind
             wrong = [place for place, expr in enumerate(claim.exprs) if not self.system.function(expr)(state)]
             exprs = [claim.exprs[place] for place in wrong]
         else:

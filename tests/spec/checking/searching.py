@@ -106,7 +106,7 @@ def random_system(seed: int) -> System:
     commands = tuple(maker.command(number_) for number_ in range(pick.randint(10, 24)))
     claims = tuple(
         Claim(f"claim{place}", kind, None, tuple(maker.condition(2) for _ in range(count)), ("",) * count, NOWHERE)
-        for place, kind in enumerate(("always", "always", "sometimes", "sometimes", "quiet"))
+        for place, kind in enumerate(("always", "always", "sometimes", "sometimes", "deadlock"))
         for count in [pick.randint(1, 2)]
     )
     return System(f"random{seed}", (), tuple(cells), commands, claims, (), ())

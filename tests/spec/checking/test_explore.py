@@ -209,8 +209,8 @@ def test_a_derived_cell_that_does_not_follow_is_found_and_leaves_no_state_out(en
 
 def test_a_state_that_nobody_leaves_breaks_a_claim_about_quiet_states(engine: str) -> None:
     cells = counter(3).cells
-    ends = Claim("ends_early", "quiet", None, (Compare("<", cells[0].read(), number(3), NOWHERE),), ("",), NOWHERE)
-    ends_late = Claim("ends_late", "quiet", None, (equal(cells[0].read(), number(3)),), ("",), NOWHERE)
+    ends = Claim("ends_early", "deadlock", None, (Compare("<", cells[0].read(), number(3), NOWHERE),), ("",), NOWHERE)
+    ends_late = Claim("ends_late", "deadlock", None, (equal(cells[0].read(), number(3)),), ("",), NOWHERE)
     system = counter(3, (ends, ends_late))
     exploration = explore(system, engine=engine)
     assert exploration.verdicts() == {"copy_follows": "holds", "ends_early": "violated", "ends_late": "holds"}
@@ -220,7 +220,7 @@ def test_a_state_that_nobody_leaves_breaks_a_claim_about_quiet_states(engine: st
 def test_a_step_that_changes_nothing_does_not_lead_away(engine: str) -> None:
     idle = Command("actor", 0, "idle", (), "applied", (), (), ())
     cells = counter(2).cells
-    ends = Claim("ends", "quiet", None, (Compare("<", cells[0].read(), number(2), NOWHERE),), ("",), NOWHERE)
+    ends = Claim("ends", "deadlock", None, (Compare("<", cells[0].read(), number(2), NOWHERE),), ("",), NOWHERE)
     system = counter(2, (ends,))
     system = replace(system, commands=(*system.commands, idle))
     assert_agrees(explore(system, engine=engine), reference(system))

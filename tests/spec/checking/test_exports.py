@@ -165,8 +165,8 @@ def both_ways(peer: str, folder: Path, bad: System, good: System) -> None:
 @pytest.mark.parametrize("peer", PEERS)
 def test_where_nobody_can_move_nobody_has_to(peer: str, tmp_path: Path) -> None:
     moves = {"go": ([Compare("<", A.read(), number(3), NOWHERE)], {"a": Arithmetic("+", A.read(), number(1), NOWHERE)})}
-    bad = system([A], moves, claim("quiet", is_(A, 2), name="deadlock"))
-    both_ways(peer, tmp_path, bad, replace(bad, claims=(claim("quiet", is_(A, 3), name="deadlock"),)))
+    bad = system([A], moves, claim("deadlock", is_(A, 2), name="deadlock"))
+    both_ways(peer, tmp_path, bad, replace(bad, claims=(claim("deadlock", is_(A, 3), name="deadlock"),)))
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -176,8 +176,8 @@ def test_a_command_that_changes_nothing_is_no_way_out(peer: str, tmp_path: Path)
         "copy": ([Compare(">", A.read(), number(0), NOWHERE)], {"b": A.read()}),
         "idle": ([is_(A, 3)], {}),
     }
-    bad = system([A, B], moves, claim("quiet", is_(B, 0), name="deadlock"))
-    both_ways(peer, tmp_path, bad, replace(bad, claims=(claim("quiet", is_(B, 3), name="deadlock"),)))
+    bad = system([A, B], moves, claim("deadlock", is_(B, 0), name="deadlock"))
+    both_ways(peer, tmp_path, bad, replace(bad, claims=(claim("deadlock", is_(B, 3), name="deadlock"),)))
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -255,7 +255,7 @@ def test_z3_reads_each_protocol_and_finds_nothing_in_three_steps(name: str) -> N
 
 def test_z3_judges_states_that_nothing_leaves() -> None:
     moves = {"go": ([is_(A, 0)], {"a": number(3)})}
-    it = system([A], moves, claim("quiet", is_(A, 0), name="deadlock"))
+    it = system([A], moves, claim("deadlock", is_(A, 0), name="deadlock"))
     assert [answer(smt.export(it, steps)) for steps in (0, 1, 2)] == ["unsat", "sat", "sat"]
 
 
