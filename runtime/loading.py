@@ -59,6 +59,7 @@ class Ticket:
     held: Slots  # packed slots that the expansion reads
     state: str = "open"
     held_generations: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    missing: Mapping[str, npt.ArrayLike] | None = None  # what the store could not give, where that is known
 
     def slots(self, kind: str) -> Slots:
         """Destination slots of the store's objects of a kind, in the order of the plan's places."""
@@ -81,12 +82,28 @@ class Ticket:
         """
         return self.loader.use_layer(self, layer)
 
-    def done(self, ok: bool = True) -> None:
+    def done(self, ok: bool = True, *, missing: Mapping[str, npt.ArrayLike] | None = None) -> None:
         """The transfer has ended. If well, all of it is readable from now on; if not, nothing is left of it.
+
+        An object of which ``LOAD_ATTEMPTS`` loads in a row failed is planned no more, until it is stored here again or
+        the epoch ends: who asks again computes.
+
+        Args:
+            ok: whether all bytes are there.
+            missing: after a failure, the places by kind, of the plan's ``wanted``, that could not be read. All of them
+                when that is not known.
 
         Raises:
             Refused: INCOMPLETE when layers are missing; the ticket is open still. LEASE when it has ended before.
+            ValueError: ``missing`` names what the ticket does not load, or comes with ``ok``; the ticket is open still.
         """
+        for kind, places in (missing or {}).items():
+            wanted = self.plan.wanted.get(kind, np.empty(0, np.int64))
+            if ok or not np.isin(places, wanted).all():
+                what = f"places {np.ravel(places).tolist()} of {kind} as missing from ticket {self.ticket_id}, ok={ok}"
+                raise ValueError(f"{what}; give some of {wanted.tolist()}, after a failure")
+        if missing is not None:
+            self.missing = missing
         self.loader.done(self, ok)
 
     def abort(self) -> None:
@@ -99,7 +116,7 @@ class Ticket:
 
 
 LOAD_ATTEMPTS = 2
-"""Failed loads of one object after which it counts as missing, until it is stored here again or the epoch ends."""
+"""Failed loads of one object in a row after which it counts as missing, see ``Ticket.done``."""
 _REMEMBERED = 4096  # objects whose failures are remembered
 
 
@@ -138,7 +155,8 @@ class Loader:
                     if kind in self._manager.core.paged:
                         for _ in self._manager.profile.layouts[kind].layers:
                             self.land(ticket, kind)
-        except BaseException:  # an abort from elsewhere too: the bytes have stopped by now
+        except BaseException:  # an abort from elsewhere too: the bytes have stopped by now, and no object is to blame
+            ticket.missing = {}
             self.done(ticket, False)
             raise
         self.done(ticket, ok)
@@ -220,6 +238,7 @@ class Loader:
                 self._free_aborted(ticket, "late")
                 return
             self._check(ticket, "open")
+            blamed = self._blamed(ticket) if not ok else []
             ok = ok and ticket.epoch == manager.epoch
             spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
             ok = ok and self._still_fits(ticket, spot)
@@ -232,6 +251,9 @@ class Loader:
                     given = pool.rules.load_done(False, batch.lossy)
                     pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
                     pool.release("discard", batch.slots, expected=batch.generations)
+            self._count_failures(blamed)
+            if ok and self._failures:
+                self.forget_failures(self._objects(ticket, ticket.plan.wanted))
             self._end(ticket, "done" if ok else "failed")
 
     def abort(self, ticket: Ticket) -> None:
@@ -268,13 +290,24 @@ class Loader:
             for n, (slot, name) in enumerate(zip(batch.slots.tolist(), ids, strict=True)):
                 found = manager.store.get(name, arena[slot])
                 if found.verdict != 0:
-                    self._count_failure(name)
+                    ticket.missing = {batch.kind: batch.places[n : n + 1]}
                     return False
                 batch.lossy[n] = bool(found.meta.get("lossy", False))
         return True
 
-    def _count_failure(self, name: ObjectId) -> None:
-        with self._manager.lock:
+    def _blamed(self, ticket: Ticket) -> list[ObjectId]:
+        """The objects because of which a load failed."""
+        return self._objects(ticket, ticket.plan.wanted if ticket.missing is None else ticket.missing)
+
+    def _objects(self, ticket: Ticket, places: Mapping[str, npt.ArrayLike]) -> list[ObjectId]:
+        """Store ids of some of the objects that a ticket loads."""
+        claim, found = ticket.plan.claim, []
+        for kind, where in places.items():
+            found += self._manager.object_of(claim.digests, claim.salt, kind, np.unique(np.asarray(where, np.int64)))
+        return found
+
+    def _count_failures(self, names: Sequence[ObjectId]) -> None:
+        for name in names:
             self._failures[name] = self._failures.pop(name, 0) + 1
             if len(self._failures) > _REMEMBERED:
                 self._failures.pop(next(iter(self._failures)))

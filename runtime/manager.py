@@ -1,7 +1,8 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
 Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``,
-packing in ``packing.py``, live requests in ``requests.py``, and what the lock protects in ``core.py``.
+packing in ``packing.py``, what goes to the store in ``storing.py``, live requests in ``requests.py``, and what the lock
+protects in ``core.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from .policy import WindowPolicy, replay_range
 from .profile import Profile
 from .requests import RequestTable
 from .store_keys import object_ids
-from .stores.store import EpochEnded, Item, ObjectId, Store, StoreError
+from .stores.store import EpochEnded, ObjectId, Store, StoreError
+from .storing import Storer
 from .table import OnEvent
 from .trace import EventTrace, told
 
@@ -54,7 +56,7 @@ class Manager:
         clock: called for each use, returns growing numbers; eviction goes by them.
         lock: makes the one lock.
         window: at which boundaries windows are kept.
-        writes: whether publishing also stores.
+        writes: whether publishing a fill also stores it.
         cold: slots for packed copies of compressed KV.
         rows: live requests that ``requests`` can hold.
         copy_bytes: alignment of bases and strides that the copy instruction needs.
@@ -111,6 +113,7 @@ class Manager:
         self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
         self.loader = Loader(self)
         self._packer = Packer(self)
+        self._storer = Storer(self)
         self.requests = RequestTable(self, rows)
 
     # ---- keys and reads -------------------------------------------------------------------------------------------
@@ -334,13 +337,34 @@ class Manager:
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
             writing = self.store is not None and self._writes == "write_through" and not fill.lossy
             if writing:
-                held = self._hold({kind: slots for kind, (slots, _) in kept.items()})
+                held = self._storer.hold(kept)
         if writing:
             try:
-                self._put(fill, kept)
+                self._storer.put(fill.digests, fill.salt, kept, fill.store_epoch)
+            except EpochEnded:
+                return  # a reset came in between: nothing is wrong, and nothing is kept
+            except StoreError:
+                with self.lock:
+                    self.store_failures += 1
             finally:
                 with self.lock:
-                    self._unhold(held, spot.segment, fill.stop)
+                    self._storer.unhold(held, spot.segment, fill.stop)
+
+    def persist(self, keys: Keys, start: int = 0) -> int:
+        """Store what memory holds of a chain from granule ``start`` on, and the store lacks; durable when it returns.
+
+        For what was published by live requests, under ``writes="none"``, or when the store failed. Packed granules and
+        what rests on a lossy form or on a replay stay out.
+
+        Returns:
+            The number of objects written.
+
+        Raises:
+            StoreError: nothing was stored.
+            Refused: IDENTITY for keys of another model, TOO_MANY_HOLDS while too many others store the same.
+            ValueError: a manager without a store.
+        """
+        return self._storer.persist(keys, start)
 
     def abandon(self, fill: Fill) -> None:
         """Give a fill up; its slots are free again.
@@ -626,42 +650,6 @@ class Manager:
             core.place(kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])
         return kept, kept_places
-
-    def _hold(self, kept: Mapping[str, npt.NDArray[np.intp]]) -> dict[str, tuple[npt.NDArray[np.intp], Any]]:
-        held = {}
-        for kind, slots in kept.items():
-            if len(slots):
-                expected = self.core.pools[kind].generations(slots)
-                self.core.pools[kind].must("hold", slots, "publish", expected=expected)
-                held[kind] = (slots, expected)
-        return held
-
-    def _unhold(self, held: Mapping[str, tuple[npt.NDArray[np.intp], Any]], segment: Any, at: int) -> None:
-        for kind, (slots, expected) in held.items():
-            self.core.pools[kind].must("unhold", slots, "publish", expected=expected)
-            self.core.sweep(kind)
-        self.core.offer(segment, at)
-
-    def _put(
-        self, fill: Fill, kept: Mapping[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]]
-    ) -> None:
-        """Store what a fill brought. A store that can't is counted and otherwise without consequence."""
-        items = []
-        for kind, (slots, places) in kept.items():
-            arena = self.core.pools[kind].arena.bytes
-            ids = self.object_of(fill.digests, fill.salt, kind, places)
-            for slot, place, name in zip(slots.tolist(), places.tolist(), ids, strict=True):
-                items.append(Item(name, arena[slot], {"boundary": int(place), "lossy": False}))
-        assert self.store is not None
-        try:
-            self.store.put_many(items, at_epoch=fill.store_epoch)
-            with self.lock:
-                self.loader.forget_failures([item.id for item in items])
-        except EpochEnded:
-            return  # a reset came in between: nothing is wrong, and nothing is kept
-        except StoreError:
-            with self.lock:
-                self.store_failures += 1
 
     def _expire(self, keys: Keys, start: int) -> int:
         core, index, count = self.core, self.core.index, 0

@@ -227,6 +227,10 @@ class RequestTable:
         table[:, : self.window_width] = ring
         return table
 
+    def tail_table(self, rows: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        """Slot of each row's tail, int32 [rows], in the order of ``rows``; the guard where the model has none."""
+        return self._tail[np.asarray(rows, np.intp)]
+
     def resolve(self, row: int, position: int) -> tuple[int, int]:
         """Slot and row in it that hold a position: total on what the last token reads, and never padding.
 

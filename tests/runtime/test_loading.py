@@ -177,6 +177,48 @@ def test_attempts_are_bounded_until_the_object_is_stored_anew() -> None:
     audited(manager)
 
 
+def test_a_load_that_others_carry_out_is_tried_twice_too() -> None:
+    manager = make(stored(2), writes="none")
+    keys, tries = prompt_keys(manager, 2), 0
+    while (plan := manager.match(keys).plan) is not None and plan.boundary == 2:
+        manager.load_begin(plan).done(False, missing={"compressed_kv": [1]})
+        tries += 1
+    assert tries == 2
+    assert plan is not None and plan.boundary == 1  # what lies before is not to blame
+    manager.loader.forget_failures()
+    for _ in range(2):
+        plan = manager.match(keys).plan
+        assert plan is not None
+        manager.load_begin(plan).done(False)  # nobody knows why: all of it counts
+    assert manager.match(keys).plan is None and manager.loader.failures == plan.objects
+    audited(manager)
+
+
+def test_a_load_that_goes_well_counts_its_objects_as_sound_again() -> None:
+    manager = make(stored(1), writes="none")
+    keys = prompt_keys(manager, 1)
+    plan = manager.match(keys).plan
+    assert plan is not None
+    manager.load_begin(plan).done(False)
+    assert manager.loader.failures == plan.objects
+    assert manager.load(plan).now == A
+    assert manager.loader.failures == 0
+    audited(manager)
+
+
+def test_what_is_missing_must_be_of_the_ticket() -> None:
+    manager = make(stored(1))
+    plan = manager.match(prompt_keys(manager, 1)).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    for ok, missing in ((False, {"compressed_kv": [7]}), (False, {"nothing": [0]}), (True, {"compressed_kv": [0]})):
+        with pytest.raises(ValueError, match=r"after a failure"):
+            ticket.done(ok, missing=missing)
+        assert ticket.state == "open"
+    ticket.done(False)
+    audited(manager)
+
+
 def test_a_prefix_comes_back_from_the_local_store(tmp_path: Path) -> None:
     layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
     namespace = Namespace(PROFILE.identity, layouts, f"scores={PROFILE.scores}")

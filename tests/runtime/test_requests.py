@@ -14,6 +14,7 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.requests import GUARD
 
 NAMES = ("tiny_deepseek_v4", "tiny_deepseek_v32", "tiny_gpt_oss", "tiny_gemma3", "llama")
 
@@ -50,6 +51,16 @@ def test_every_token_is_covered_at_every_step(name: str) -> None:
     manager.requests.finish(row)
     audited(manager)
     assert all_free(manager)
+
+
+def test_tails_are_found_by_row_in_any_order() -> None:
+    manager = make("tiny_deepseek_v4")
+    rows = [manager.requests.admit(5), manager.requests.admit(6)]
+    tails = manager.requests.tail_table(rows).tolist()
+    assert sorted(tails) == sorted(manager.requests.slots("uncompressed_tail").tolist())
+    assert manager.requests.tail_table(rows[::-1]).tolist() == tails[::-1]
+    plain = make("tiny_gpt_oss")
+    assert plain.requests.tail_table([plain.requests.admit(5)]).tolist() == [GUARD]
 
 
 def test_a_missing_emission_is_noticed() -> None:

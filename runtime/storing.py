@@ -1,0 +1,124 @@
+"""What goes to the store behind a manager: what a fill brought, or what memory holds of a chain.
+
+Slots are held while the store reads them, outside the lock, so that nobody gets their memory before it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .index import Segment, Spot
+from .keys import Keys
+from .stores.store import Item
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+Slots = npt.NDArray[np.intp]
+Numbers = npt.NDArray[np.int64]
+Kept = Mapping[str, tuple[Slots, Numbers]]
+"""By kind: slots, and the places that they hold."""
+Held = Mapping[str, tuple[Slots, Numbers]]
+"""By kind: held slots, and their generations."""
+
+
+class Storer:
+    """Writes to the store of a manager."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def hold(self, kept: Kept) -> Held:
+        """Protect slots that the store is about to read. The caller holds the lock."""
+        pools, held = self._manager.core.pools, {}
+        for kind, (slots, _) in kept.items():
+            if len(slots):
+                generations = pools[kind].generations(slots)
+                pools[kind].must("hold", slots, "publish", expected=generations)
+                held[kind] = slots, generations
+        return held
+
+    def unhold(self, held: Held, segment: Segment, at: int) -> None:
+        """The store has read them: what expired meanwhile is free, the chain's end may be evicted. Under the lock."""
+        core = self._manager.core
+        for kind, (slots, generations) in held.items():
+            core.pools[kind].must("unhold", slots, "publish", expected=generations)
+            core.sweep(kind)
+        core.offer(segment, at)
+
+    def put(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None) -> int:
+        """Store what held slots hold, as of a store's epoch; returns how many objects were written.
+
+        Raises:
+            StoreError: nothing was stored.
+        """
+        manager, items = self._manager, []
+        assert manager.store is not None
+        for kind, (slots, places) in kept.items():
+            arena = manager.core.pools[kind].arena.bytes
+            names = manager.object_of(digests, salt, kind, places)
+            for slot, place, name in zip(slots.tolist(), places.tolist(), names, strict=True):
+                items.append(Item(name, arena[slot], {"boundary": place, "lossy": False}))
+        written = manager.store.put_many(items, at_epoch=epoch)
+        with manager.lock:
+            manager.loader.forget_failures([item.id for item in items])
+        return written
+
+    def persist(self, keys: Keys, start: int) -> int:
+        """See ``Manager.persist``."""
+        manager, core = self._manager, self._manager.core
+        if manager.store is None:
+            raise ValueError("there is no store behind this manager; make it with store=")
+        manager.check_keys(keys)
+        with manager.lock:
+            spot = core.index.locate(keys.digests, len(keys))
+            found = {kind: self._exact(kind, *self._resident(kind, spot, start)) for kind in core.kinds}
+            epoch = manager.store.epoch
+            held = self.hold(found)
+        try:
+            lacking = {kind: self._lacking(keys, kind, *known) for kind, known in found.items()}
+            return self.put(keys.digests, keys.salt, lacking, epoch)
+        finally:
+            with manager.lock:
+                self.unhold(held, spot.segment, spot.at)
+
+    def _lacking(self, keys: Keys, kind: str, slots: Slots, places: Numbers) -> tuple[Slots, Numbers]:
+        """Those of them of which the store says that it has them not, or that it failed to give."""
+        manager = self._manager
+        assert manager.store is not None
+        names = manager.object_of(keys.digests, keys.salt, kind, places)
+        usable = np.fromiter(map(manager.loader.usable, names), np.bool_, len(names))
+        lacking = ~(manager.store.contains(names) & usable)
+        return slots[lacking], places[lacking]
+
+    # ---- helpers; the caller holds the lock -------------------------------------------------------------------------
+
+    def _resident(self, kind: str, spot: Spot, start: int) -> tuple[Slots, Numbers]:
+        """What the index finds of a kind on a chain from granule ``start`` on, places ascending."""
+        core, index = self._manager.core, self._manager.core.index
+        if kind in core.paged:
+            n = core.paged.index(kind)
+            live = max(start, index.live(n, spot))
+            return index.slots(n, spot, start, live).astype(np.intp), np.arange(start, live)
+        trail = core.trailing.index(kind)
+        spec, segment = index.specs[trail], spot.segment
+        low, high = (start * spec.per, spot.at * spec.per) if spec.blocks else (start + 1, spot.at + 1)
+        parts = [(np.empty(0, np.intp), np.empty(0, np.int64))]
+        while segment.parent is not None:
+            if (trailing := segment.trails[trail]) is not None:
+                places, slots = trailing.everything()
+                ours = (places >= low) & (places < high)
+                parts.append((slots[ours].astype(np.intp), places[ours]))
+            segment = segment.parent
+        every, where = zip(*parts[::-1], strict=True)
+        return np.concatenate(every), np.concatenate(where)
+
+    def _exact(self, kind: str, slots: Slots, places: Numbers) -> tuple[Slots, Numbers]:
+        """Those of them that can be read at once and rest on nothing lossy."""
+        pool = self._manager.core.pools[kind]
+        good = pool.in_state(slots, "resident") & (pool.table.fields("lossy", slots) == 0)
+        return slots[good], places[good]

@@ -1,0 +1,146 @@
+"""What memory holds of a chain goes to the store on demand: what it lacks, whole and exact, and nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import EpochEnded, Item, Namespace, StoreFailed
+
+NAMES = ("tiny_deepseek_v4", "tiny_gpt_oss", "tiny_gemma3")
+
+
+class Broken(LocalStore):
+    """Fails when it is told to."""
+
+    fails = False
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        if self.fails:
+            raise StoreFailed("the disk is gone")
+        return super().put_many(items, at_epoch=at_epoch)
+
+
+def make(name: str, path: Path) -> tuple[Manager, Broken]:
+    profile = PROFILES[name]
+    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
+    store = Broken(path, Namespace(profile.identity, layouts, ""))
+    return manager_over(name, store), store
+
+
+def manager_over(name: str, store: LocalStore | None, **options: Any) -> Manager:
+    profile = PROFILES[name]
+    return Manager(profile, dict.fromkeys(profile.kinds, 32), NumpyBackend(), store=store, **options)
+
+
+def put(manager: Manager, keys: Keys, start: int, stop: int) -> None:
+    fill = manager.reserve(keys, start, stop)
+    for kind in fill.kinds:
+        for part in manager.profile.layouts[kind].parts:
+            fill.view(kind, part.name, part.layer)[:] = start + 1
+    manager.publish(fill)
+
+
+def prompt(manager: Manager, granules: int) -> Keys:
+    return manager.keys(np.arange(granules * manager.profile.granule + 1))
+
+
+def stored(name: str, store: LocalStore) -> int:
+    """Granules of the prompt that another manager finds there."""
+    manager = manager_over(name, store)
+    return manager.match(prompt(manager, 4)).length // manager.profile.granule
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_failing_store_missed_is_stored_later(name: str, tmp_path: Path) -> None:
+    manager, store = make(name, tmp_path)
+    keys = prompt(manager, 4)
+    put(manager, keys, 0, 2)
+    store.fails = True
+    put(manager, keys, 2, 4)
+    assert (manager.store_failures, stored(name, store)) == (1, 2)
+    with pytest.raises(StoreFailed):
+        manager.persist(keys)
+    assert manager.audit().ok and stored(name, store) == 2
+    store.fails = False
+    objects = store.usage().objects
+    assert manager.persist(keys) == store.usage().objects - objects > 0
+    assert stored(name, store) == 4 and manager.persist(keys) == 0
+    assert manager.audit().ok
+    store.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_live_request_published_is_stored_from_a_granule_on(name: str, tmp_path: Path) -> None:
+    manager, store = make(name, tmp_path)
+    keys, granule = prompt(manager, 4), manager.profile.granule
+    row = manager.requests.admit(2 * granule)
+    manager.requests.publish(row, keys)
+    assert stored(name, store) == 0
+    manager.persist(keys)
+    assert stored(name, store) == 2
+    for _ in range(2 * granule):
+        manager.requests.step([row])
+    manager.requests.publish(row, keys)
+    manager.persist(keys, 2)
+    assert stored(name, store) == 4
+    manager.requests.finish(row)
+    assert manager.audit().ok
+    for kind in manager.profile.kinds:
+        manager.evict(kind, 99)  # nothing is held any more
+        assert manager.core.pools[kind].free == 32
+    store.close()
+
+
+def test_what_is_lossy_or_packed_stays_out(tmp_path: Path) -> None:
+    name = "tiny_deepseek_v4"
+    _, store = make(name, tmp_path)
+    manager = manager_over(name, store, cold=4, writes="none")
+    keys = prompt(manager, 2)
+    put(manager, keys, 0, 1)
+    put(manager, keys, 1, 2)
+    assert manager.pack(keys, 1, lossy=True) == 1
+    manager.persist(keys)
+    assert stored(name, store) == 1
+    manager.expand(keys)
+    assert not manager.match(keys).exact
+    manager.persist(keys)
+    assert stored(name, store) == 1
+    assert manager.audit().ok
+    store.close()
+
+
+def test_a_reset_in_between_keeps_nothing(tmp_path: Path) -> None:
+    name = "tiny_deepseek_v4"
+    manager, store = make(name, tmp_path)
+    manager = manager_over(name, store, writes="none")
+    keys = prompt(manager, 4)
+    put(manager, keys, 0, 4)
+    contains = store.contains
+
+    def reset_meanwhile(ids: Any) -> Any:
+        store.contains = contains  # type: ignore[method-assign]
+        manager.reset()
+        return contains(ids)
+
+    store.contains = reset_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(EpochEnded):
+        manager.persist(keys)
+    assert (stored(name, store), store.usage().objects) == (0, 0)
+    assert manager.audit().ok and all(pool.free == 32 for pool in manager.core.pools.values())
+    store.close()
+
+
+def test_without_a_store_there_is_nothing_to_write_to() -> None:
+    manager = manager_over("tiny_deepseek_v4", None)
+    with pytest.raises(ValueError, match="make it with store="):
+        manager.persist(prompt(manager, 1))
