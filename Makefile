@@ -6,13 +6,14 @@ READY  := $(VENV)/.ready
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long check-generated bench clean
+.PHONY: help demo test long bench bench-checker clean
 
 help:
-	@echo "make demo    restore prefixes through all five objects on four tiny models and compare with cold runs"
-	@echo "make test    run the tests (make long: the slow ones too)"
-	@echo "make bench   measure keys, look-up, allocate, decode and free from 1k to 1M tokens"
-	@echo "make clean   remove .venv and build folders"
+	@echo "make demo           restore prefixes through all five objects on four tiny models and compare with cold runs"
+	@echo "make test           run the tests (make long: the slow ones too)"
+	@echo "make bench          measure keys, look-up, allocate, decode and free from 1k to 1M tokens"
+	@echo "make bench-checker  measure the checker beside SPIN, Rumur and TLC, where they are installed (minutes)"
+	@echo "make clean          remove .venv and build folders"
 
 demo: $(READY)
 	@$(BIN)/kvfsm demo
@@ -24,7 +25,10 @@ long: $(READY)
 	@$(BIN)/python -m pytest -q tests
 
 bench: $(READY)
-	@$(BIN)/python tests/benchmarks
+	@$(BIN)/python tests/benchmarks --only manager
+
+bench-checker: $(READY)
+	@$(BIN)/python tests/benchmarks --only checker
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("kvfsm needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'

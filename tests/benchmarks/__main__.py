@@ -20,7 +20,7 @@ Row = dict[str, object]
 def main() -> int:
     """Print seconds and fitted growth, then states a second and ratios; 1 when a bound or an aim is missed."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="up to 16k tokens, fewer repeats, smaller protocols")
+    parser.add_argument("--quick", action="store_true", help="up to 16k tokens, fewer repeats, protocols of seconds")
     parser.add_argument("--only", choices=("manager", "checker"), help="measure one of the two")
     parser.add_argument("--json", action="store_true", help='{"rows": [...], "fits": {...}}')
     arguments = parser.parse_args()

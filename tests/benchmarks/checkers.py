@@ -14,7 +14,7 @@ from kvfsm.spec.checking.engines.canonical import Renumbering
 from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.explore import Exploration, Progress, explore
 from kvfsm.spec.checking.exports import murphi, promela, tla
-from kvfsm.spec.checking.exports.peers import LONG_RUN, Build, Missing, Outcome, run_rumur, run_spin, run_tlc
+from kvfsm.spec.checking.exports.peers import Missing, Outcome, run_rumur, run_spin, run_tlc
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout
 from kvfsm.spec.checking.symmetry import symmetry_of
@@ -24,7 +24,9 @@ from kvfsm.spec.language.protocol import Protocol
 
 HAND_WRITTEN = Path(__file__).parent / "peers"
 TLC_SECONDS = 75.0  # then it is stopped, and what it had told last is taken
+LONG_RUN = ("-XX:+UseParallelGC", "-XX:ParallelGCThreads=1")  # options of Java that suit runs of minutes
 SMALL = 2_000_000  # states; up to here each of ours is measured three times
+SHORT = 10.0  # seconds; a peer that takes less is measured three times
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _ours(protocol: Protocol, system: System) -> Iterator[Job]:
 
 
 def _explored(program: str, search: Callable[..., Exploration]) -> Run:
-    """The best of three searches, or of one where there are many states; writing and compiling text is not counted."""
+    """The best of three searches, or one where there are many states; writing and compiling text is not counted."""
     best = float("inf")
     for _ in range(3):
         told: list[Progress] = []
@@ -165,11 +167,11 @@ def _toctou_in_murphi(sizes: Mapping[str, int], symmetric: bool) -> str:
 
 
 def _spin(text: str, table: int, folder: Path, options: tuple[str, ...] = ()) -> Outcome:
-    return run_spin(text, folder, Build("-O3", options, table))
+    return run_spin(text, folder, level="-O3", options=options, table=table)
 
 
 def _rumur(text: str, folder: Path) -> Outcome:
-    return run_rumur(text, folder, Build("-O3", ("--value-type", "auto")))
+    return run_rumur(text, folder, level="-O3", options=("--value-type", "auto"))
 
 
 def _better(program: str, exported: Way, by_hand: Way) -> Run:
@@ -182,11 +184,19 @@ def _better(program: str, exported: Way, by_hand: Way) -> Run:
 
 
 def _run(program: str, way: Way) -> Run:
+    """The best of three searches, or one where it takes long."""
+    found = _outcome(way)
+    if found.seconds < SHORT:
+        found = min((found, _outcome(way), _outcome(way)), key=lambda each: each.seconds)
+    note = "" if found.complete else f"stopped after {found.seconds:.0f} s"
+    return Run(program, found.version, found.states, found.seconds, note, found.complete)
+
+
+def _outcome(way: Way) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         found = way(Path(folder))
     assert not found.violated, found.story
-    note = "" if found.complete else f"stopped after {found.seconds:.0f} s"
-    return Run(program, found.version, found.states, found.seconds, note, found.complete)
+    return found
 
 
 def rows_of(subject: Subject, runs: Sequence[Run]) -> list[dict[str, object]]:
@@ -199,15 +209,17 @@ def rows_of(subject: Subject, runs: Sequence[Run]) -> list[dict[str, object]]:
             continue
         mine, other = (1 / run.seconds, 1 / peer.seconds) if run.reduced else (run.rate, peer.rate)
         aim = aims.get((run.program, peer.program))
-        rows.append({
-            "work": f"explore {subject.title}: {run.program} / {peer.program} {peer.version}",
-            "ours": mine,
-            "peer": other,
-            "ratio": round(mine / other, 2),
-            "aim": aim,
-            "met": None if aim is None else mine / other >= aim,
-            "states": run.states,
-        })
+        rows.append(
+            {
+                "work": f"explore {subject.title}: {run.program} / {peer.program} {peer.version}",
+                "ours": mine,
+                "peer": other,
+                "ratio": round(mine / other, 2),
+                "aim": aim,
+                "met": None if aim is None else mine / other >= aim,
+                "states": run.states,
+            }
+        )
     return rows
 
 

@@ -17,12 +17,13 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..engines.compiling import compiler
+from ..limits import available_bytes
 from ..system import System
 from . import murphi, promela, tla
 
-_MEMORY_MAX = 12_000  # MiB that a peer may take
+_LEVEL = "-O1"  # of the C compiler: the programs are made anew for each system, and mostly run for less than a second
 _SHORT_RUN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-LONG_RUN = ("-XX:+UseParallelGC", "-XX:ParallelGCThreads=1")  # options of Java for TLC
 
 
 class Missing(RuntimeError):
@@ -51,32 +52,29 @@ class Outcome:
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """How a peer's checker is made and started.
-
-    ``level`` is the compiler's, ``options`` go to the program that writes C, SPIN's table has 2^``table`` places.
-    """
-
-    level: str = "-O1"
-    options: tuple[str, ...] = ()
-    table: int = 18
-
-
-def run_spin(text: str, folder: Path, build: Build = Build()) -> Outcome:
+def run_spin(text: str, folder: Path, *, level: str = _LEVEL, options: Sequence[str] = (), table: int = 18) -> Outcome:
     """SPIN on a Promela model; files are written in ``folder``.
+
+    Args:
+        text: the model.
+        folder: an empty one.
+        level: of the C compiler.
+        options: to the program that writes C.
+        table: SPIN's has 2^``table`` places.
 
     Raises:
         Missing: SPIN or a C compiler is not installed.
-        Failed: SPIN does not take the text.
+        Failed: SPIN does not take the text, or needs more memory than is free.
 
     """
-    program, compiler = _program("spin", "Debian package spin"), _compiler()
+    program, cc = _program("spin", "Debian package spin"), _compiler()
     (folder / "model.pml").write_text(text, "utf-8")
-    _done([program, *build.options, "-o2", "-a", "model.pml"], folder)
-    exact = ["-DSAFETY", "-DNOREDUCE", "-DBFS", f"-DMEMLIM={_MEMORY_MAX}"]
-    _done([compiler, build.level, "-w", *exact, "-o", "pan", "pan.c"], folder)
-    told, seconds = _timed([str(folder / "pan"), f"-w{build.table}"], folder)
+    _done([program, *options, "-o2", "-a", "model.pml"], folder)
+    exact = ["-DSAFETY", "-DNOREDUCE", "-DBFS", f"-DMEMLIM={_free_mib()}"]
+    _done([cc, level, "-w", *exact, "-o", "pan", "pan.c"], folder)
+    told, seconds = _timed([str(folder / "pan"), f"-w{table}"], folder)
+    if "reached -DMEMLIM bound" in told:
+        raise Failed(told)
     return Outcome(
         version=_found(r"Spin Version (\S+)", told),
         states=int(_found(r"(\d+) states, stored", told)),
@@ -93,19 +91,19 @@ def _spin_story(program: str, folder: Path) -> str:
     return _told([program, "-t", "-p", "-g", "model.pml"], folder)
 
 
-def run_rumur(text: str, folder: Path, build: Build = Build()) -> Outcome:
-    """Rumur on a Murphi model; files are written in ``folder``.
+def run_rumur(text: str, folder: Path, *, level: str = _LEVEL, options: Sequence[str] = ()) -> Outcome:
+    """Rumur on a Murphi model; files are written in ``folder``. ``level`` and ``options`` are as SPIN's.
 
     Raises:
         Missing: Rumur or a C compiler is not installed.
         Failed: Rumur does not take the text.
 
     """
-    program, compiler = _program("rumur", "Debian package rumur"), _compiler()
+    program, cc = _program("rumur", "Debian package rumur"), _compiler()
     (folder / "model.m").write_text(text, "utf-8")
-    options = ["--deadlock-detection", "off", "--value-type", "int32_t", "--threads", "1", "--colour", "off"]
-    _done([program, *options, *build.options, "--output", "checker.c", "model.m"], folder)
-    _done([compiler, build.level, "-march=native", "-w", "-o", "checker", "checker.c", "-lpthread"], folder)
+    exact = ["--deadlock-detection", "off", "--value-type", "int32_t", "--threads", "1", "--colour", "off"]
+    _done([program, *exact, *options, "--output", "checker.c", "model.m"], folder)
+    _done([cc, level, "-march=native", "-w", "-o", "checker", "checker.c", "-lpthread"], folder)
     told, seconds = _timed([str(folder / "checker")], folder)
     return Outcome(
         version=_found(r"(v[\d.-]+)", _told([program, "--version"], folder)),
@@ -134,7 +132,7 @@ def run_tlc(
     name = _found(r"MODULE (\w+)", text)
     (folder / f"{name}.tla").write_text(text, "utf-8")
     (folder / f"{name}.cfg").write_text(configuration, "utf-8")
-    machine = [program, *java, f"-Xmx{_MEMORY_MAX // 2}m", "-cp", str(jar)]
+    machine = [program, *java, f"-Xmx{_free_mib() // 2}m", "-cp", str(jar)]
     told, seconds = _timed([*machine, "tlc2.TLC", "-workers", "1", "-deadlock", f"{name}.tla"], folder, limit)
     violated = re.search(r"is violated|were violated|Assumption .* is false", told) is not None
     complete = violated or "No error has been found" in told
@@ -184,10 +182,14 @@ def _program(name: str, package: str) -> str:
 
 
 def _compiler() -> str:
-    for name in ("gcc", "cc", "clang"):
-        if (found := shutil.which(name)) is not None:
-            return found
-    raise Missing("there is no C compiler (Debian package gcc)")
+    found = compiler()
+    if found is None:
+        raise Missing("there is no C compiler (Debian package gcc, or name one in CC)")
+    return found
+
+
+def _free_mib() -> int:
+    return available_bytes() >> 20
 
 
 def _done(command: Sequence[str], folder: Path) -> None:
