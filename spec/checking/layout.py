@@ -1,7 +1,7 @@
 """Where each cell of a system lies in a packed state: one or several 64-bit words, and no cell in two of them.
 
-Derived cells lie lowest, so that a state of one word without them is a number of its own (``index_bits`` wide), and
-states sorted as numbers are sorted by it.
+Derived cells lie lowest: of a state in one word the bits above them tell it from every other state, and states sorted
+as numbers are sorted by these.
 """
 
 from __future__ import annotations

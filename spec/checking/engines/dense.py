@@ -1,4 +1,4 @@
-"""A perfect index without most of its gaps: the values that the cells of one slot or copy may have together, numbered.
+"""A perfect index with few gaps: only the values that the cells of one slot or copy may have together are numbered.
 
 A reader that stands still at its first step has all its locals 0; only few of the combinations that their bits could
 form ever occur. Which may occur is found by following the commands on the cells of one copy alone, taking for any other

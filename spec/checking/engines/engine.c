@@ -22,7 +22,7 @@
 #define SEGMENT 256  // places in the queue that a thread takes at once
 #define BLOCK 1024   // states judged at once
 #define AHEAD 32     // successors between touching their place in the index and looking there
-#define LATELY 65536 // places for successors met lately, of which each thread keeps its own
+#define LATELY 65536 // entries in each thread's cache of the successors that it met last
 
 // The first row in [from, to) with BAD, which reads the row s, or NONE.
 #define FIRST_WHERE(rows, from, to, BAD)                                                   \
