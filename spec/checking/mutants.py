@@ -1,7 +1,7 @@
 """Every small fault that a spec could have, made one at a time.
 
-Guards are left out or weakened, assignments and releases forgotten, atomic steps split; with them come the faults that a
-file declares. Forgetting to write a local that nothing reads before it is written again is no fault.
+Guards are left out or weakened, assignments and releases forgotten, atomic steps split. Faults that a file declares are
+made too. Forgetting to write a local that nothing reads before it is written again is no fault.
 A fault that no property notices is a hole in the properties, or the part that it takes away does nothing. Finding out
 which is ``hunt.py``.
 """
