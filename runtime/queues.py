@@ -1,0 +1,221 @@
+"""The five queues: each live request waits in exactly one of them, and each queue says whose turn it is.
+
+What a turn costs, whether it can be granted now, and what happens then is for the caller; nothing here takes slots.
+Times are any growing numbers of the caller's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from .answers import Answer
+
+
+class Queue(StrEnum):
+    """What a live request waits for."""
+
+    DISK = "disk"
+    COMPRESSED = "compressed"
+    INDEXER = "indexer"
+    TAIL_WINDOW = "tail_window"
+    RESIDENT = "resident"
+
+    @property
+    def spends(self) -> str:
+        """The budget that its turns are paid from."""
+        return _SPENDS[self]
+
+    @property
+    def about(self) -> str:
+        """One sentence for people."""
+        return _ABOUT[self]
+
+
+_SPENDS = {
+    Queue.DISK: "bytes of I/O",
+    Queue.COMPRESSED: "bytes of memory",
+    Queue.INDEXER: "tokens of compute",
+    Queue.TAIL_WINDOW: "tokens of compute",
+    Queue.RESIDENT: "tokens of compute",
+}
+_ABOUT = {
+    Queue.DISK: "objects of its prefix are in the store and have to be loaded",
+    Queue.COMPRESSED: "its compressed KV is packed and has to be expanded",
+    Queue.INDEXER: "indexer keys of its prefix have to be computed again",
+    Queue.TAIL_WINDOW: "its window has to be replayed",
+    Queue.RESIDENT: "nothing is outstanding: it can compute",
+}
+
+
+def queue_of(answer: Answer) -> Queue:
+    """The queue of a request by its objects' answers: of disk, compressed, indexer, window the first outstanding."""
+    verdicts = {kind: said.verdict for kind, said in answer.objects.items()}
+    if "PENDING" in verdicts.values():
+        return Queue.DISK
+    if verdicts.get("compressed_kv") == "PACKED":
+        return Queue.COMPRESSED
+    if verdicts.get("indexer_state") == "REBUILD":
+        return Queue.INDEXER
+    return Queue.TAIL_WINDOW if answer.replay is not None else Queue.RESIDENT
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: int
+    owner: str
+    cost: float
+    holds: bool
+    since: float
+    start: float  # virtual time at which its owner's turn begins
+    passed: int = 0  # turns that could not be granted
+
+    def key(self, ageing: float) -> tuple[bool, float, float, int]:
+        # A smaller start is the earlier turn; what ageing takes off grows with the time waited. As all grow alike, the
+        # time at which one came says the same.
+        return (not self.holds, self.start + ageing * self.since, self.since, self.request)
+
+
+@dataclass(slots=True)
+class _Line:
+    waiting: dict[int, _Waiting] = field(default_factory=dict)
+    now: float = 0.0  # virtual: where the turn granted last began
+    finished: dict[str, float] = field(default_factory=dict)  # by owner, where its last turn asked for ends
+
+
+class Queues:
+    """Who waits where, and whose turn it is.
+
+    Within a queue, requests that hold slots come before those that hold none, so that nobody who can give slots back
+    waits for somebody who asks for some. Among equals turns are weighted fair between owners (start-time fair queueing:
+    an owner of twice the weight gets twice the cost granted) and grow nearer with the time waited. One whose turn could
+    not be granted is passed by others ``patience`` times; then those who hold nothing wait behind it.
+
+    Args:
+        weights: share of each owner; 1 where none is given.
+        ageing: cost units by which one unit of time brings a turn nearer; 0: weights alone decide.
+        patience: how often a request that can't be granted its turn is passed.
+
+    Raises:
+        ValueError: a weight that is not above 0, or a negative ``ageing`` or ``patience``.
+
+    Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] = MappingProxyType({}),
+        *,
+        ageing: float = 0.0,
+        patience: int = 16,
+    ) -> None:
+        for owner, weight in weights.items():
+            if not weight > 0:
+                raise ValueError(f"owner {owner!r} has weight {weight}; give a number above 0")
+        if ageing < 0 or patience < 0:
+            raise ValueError(f"ageing={ageing}, patience={patience}; give numbers of at least 0")
+        self._weights = dict(weights)
+        self._ageing = ageing
+        self._patience = patience
+        self._lines = {queue: _Line() for queue in Queue}
+        self._where: dict[int, Queue] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, request: int) -> bool:
+        return request in self._where
+
+    def where(self, request: int) -> Queue:
+        """The queue that a request is in; KeyError when it is in none."""
+        return self._where[request]
+
+    def depth(self, queue: Queue) -> int:
+        """Requests in a queue."""
+        return len(self._lines[queue].waiting)
+
+    def put(
+        self, request: int, queue: Queue, *, cost: float, now: float, owner: str = "", holds: bool = False
+    ) -> None:
+        """Let a request wait for a turn of ``cost``.
+
+        Args:
+            request: its number; in no queue yet.
+            queue: where.
+            cost: of its turn, in units of the queue's budget.
+            now: the time.
+            owner: who pays.
+            holds: whether it holds slots.
+
+        Raises:
+            ValueError: it waits already, or a negative cost.
+        """
+        if request in self._where:
+            raise ValueError(f"request {request} is in queue '{self._where[request]}' already; move it")
+        if cost < 0:
+            raise ValueError(f"a turn that costs {cost}; give at least 0")
+        line = self._lines[queue]
+        start = max(line.now, line.finished.get(owner, 0.0))
+        line.finished[owner] = start + cost / self._weights.get(owner, 1.0)
+        line.waiting[request] = _Waiting(request, owner, cost, holds, now, start)
+        self._where[request] = queue
+
+    def remove(self, request: int) -> None:
+        """Let a request go, wherever it waits; KeyError when it waits nowhere. Its owner gets the turn back."""
+        line = self._lines[self._where.pop(request)]
+        gone = line.waiting.pop(request)
+        refund = gone.cost / self._weights.get(gone.owner, 1.0)
+        for other in line.waiting.values():
+            if other.owner == gone.owner and other.start > gone.start:
+                other.start = max(line.now, other.start - refund)
+        line.finished[gone.owner] = max(line.now, line.finished[gone.owner] - refund)
+        self._forget(line)
+
+    def move(self, request: int, queue: Queue, *, cost: float, now: float, holds: bool) -> None:
+        """Let a request wait elsewhere, or here for its next turn; its last one was granted."""
+        line = self._lines[self._where.pop(request)]
+        moved = line.waiting.pop(request)
+        line.now = max(line.now, moved.start)
+        self._forget(line)
+        self.put(request, queue, cost=cost, now=now, owner=moved.owner, holds=holds)
+
+    def granted(self, request: int) -> None:
+        """A request's turn was granted, and it waits for nothing any more."""
+        line = self._lines[self._where.pop(request)]
+        line.now = max(line.now, line.waiting.pop(request).start)
+        self._forget(line)
+
+    def passed(self, request: int) -> None:
+        """A request's turn could not be granted now; it keeps its place."""
+        self._lines[self._where[request]].waiting[request].passed += 1
+
+    def turns(self, queue: Queue, budget: float) -> Iterator[int]:
+        """Whose turn it is in a queue, first to last, as far as a budget goes.
+
+        The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; what
+        was passed costs nothing. The first turn is offered even where it costs more than the budget, so that none is
+        too large for ever.
+        """
+        line, spent = self._lines[queue], 0.0
+        for waiting in sorted(line.waiting.values(), key=lambda item: item.key(self._ageing)):
+            if line.waiting.get(waiting.request) is not waiting:  # left while others had their turns
+                continue
+            if spent and spent + waiting.cost > budget:
+                return
+            if budget <= 0:
+                return
+            passed = waiting.passed
+            yield waiting.request
+            if line.waiting.get(waiting.request) is waiting and waiting.passed > passed:
+                if waiting.passed > self._patience and not waiting.holds:
+                    return
+            else:
+                spent += waiting.cost
+
+    @staticmethod
+    def _forget(line: _Line) -> None:
+        """What owners without requests asked for no longer matters."""
+        if not line.waiting:
+            line.now, line.finished = 0.0, {}
