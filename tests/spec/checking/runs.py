@@ -9,23 +9,22 @@ from kvfsm.spec.checking.stories.story import Story, tell
 from kvfsm.spec.checking.system import Claim, State, System
 from kvfsm.spec.language.protocol import Protocol
 
+from .searching import Parents, breadth_first, path_to
+from .shipped import faulty_events
+
 Path = list[tuple[int, State]]
 
 
 def first_break(system: System, most: int = 100_000) -> tuple[Claim, Path] | None:
     """The first ``always`` that breaks, breadth first, and the path there; None when none does in so many states."""
-    claims = [(claim, [system.function(expr) for expr in claim.exprs]) for claim in system.claims
-              if claim.kind == "always"]
-    parents: dict[State, tuple[int, State] | None] = {system.initial: None}
-    waiting = [system.initial]
-    for state in waiting:
+    claims = [
+        (claim, [system.function(expr) for expr in claim.exprs]) for claim in system.claims if claim.kind == "always"
+    ]
+    parents: Parents = {}
+    for state, _ in breadth_first(system, parents):
         for claim, holds in claims:
             if not all(hold(state) for hold in holds):
-                return claim, _path(parents, state)
-        for command, after in system.successors(state):
-            if after not in parents:
-                parents[after] = (command, state)
-                waiting.append(after)
+                return claim, path_to(parents, state)
         if len(parents) > most:
             return None
     return None
@@ -47,18 +46,9 @@ def random_walk(system: System, steps: int, seed: int) -> Path:
 
 def mutant_story(protocol: Protocol, name: str) -> Story:
     """The shortest story of a mutant that a protocol declares."""
-    faulty = dict(next(mutant.faulty for mutant in protocol.mutants if mutant.name == name))
+    faulty = faulty_events(protocol, name)
     system = ground(protocol, faulty)
     found = first_break(system)
     assert found is not None, f"{protocol.name}.{name} breaks nothing"
     claim, path = found
     return tell(protocol, system, path, claim, faulty=faulty)
-
-
-def _path(parents: dict[State, tuple[int, State] | None], state: State) -> Path:
-    path: Path = []
-    while (link := parents[state]) is not None:
-        command, before = link
-        path.append((command, state))
-        state = before
-    return path[::-1]

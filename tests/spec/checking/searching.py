@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvfsm.spec.checking.explore import Exploration
@@ -35,15 +35,42 @@ class Reference:
     taken: list[int]
 
 
-def reference(system: System) -> Reference:
-    """Breadth first with ``System.successors``, one state at a time."""
-    claims = [(claim, [system.function(expr) for expr in claim.exprs]) for claim in system.claims]
-    decided: dict[str, int] = {}
-    depths = {system.initial: 0}
-    taken = [0] * len(system.commands)
+Parents = dict[State, tuple[int, State] | None]  # a state -> the command and the state by which it was met first
+
+
+def breadth_first(system: System, parents: Parents) -> Iterator[tuple[State, list[tuple[int, State]]]]:
+    """Each state with what can follow it, by ``System.successors``, nearest first; ``parents`` is filled on the way."""
+    parents[system.initial] = None
     waiting = [system.initial]
     for state in waiting:
         after = list(system.successors(state))
+        for command, there in after:
+            if there not in parents:
+                parents[there] = (command, state)
+                waiting.append(there)
+        yield state, after
+
+
+def path_to(parents: Parents, state: State) -> list[tuple[int, State]]:
+    """The run by which a state was met first."""
+    path = []
+    while (link := parents[state]) is not None:
+        command, before = link
+        path.append((command, state))
+        state = before
+    return path[::-1]
+
+
+def reference(system: System) -> Reference:
+    """What there is to find, one state at a time."""
+    claims = [(claim, [system.function(expr) for expr in claim.exprs]) for claim in system.claims]
+    decided: dict[str, int] = {}
+    depths: dict[State, int] = {}
+    taken = [0] * len(system.commands)
+    parents: Parents = {}
+    for state, after in breadth_first(system, parents):
+        link = parents[state]
+        depths[state] = 0 if link is None else depths[link[1]] + 1
         quiet = all(there == state for _, there in after)
         for claim, tests in claims:
             if claim.kind == "sometimes":
@@ -52,11 +79,8 @@ def reference(system: System) -> Reference:
                 now = (claim.kind == "always" or quiet) and not all(test(state) for test in tests)
             if now:
                 decided.setdefault(claim.name, depths[state])
-        for command, there in after:
+        for command, _ in after:
             taken[command] += 1
-            if there not in depths:
-                depths[there] = depths[state] + 1
-                waiting.append(there)
     return Reference(frozenset(depths), sum(taken), max(depths.values()), decided, taken)
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from kvfsm.spec.checking import check
 from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large, with_proofs
-from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.limits import Limits
 from kvfsm.spec.checking.proof import Obstacle, Proof
-from kvfsm.spec.checking.system import System
-from kvfsm.spec.language.load import Spec, load_spec, resized
+from kvfsm.spec.language.expressions import Truth
+from kvfsm.spec.language.load import resized
 from kvfsm.spec.language.protocol import Protocol
+
+from .shipped import faulty_events, grounded, spec
 
 CODE = "E422"
 
 
-@cache
-def shipped() -> Spec:
-    return load_spec().required()
-
-
 def toctou() -> Protocol:
-    return shipped().protocol("toctou")
+    return spec().protocol("toctou")
 
 
 @cache
@@ -33,14 +30,8 @@ def whole() -> Report:
 
 
 @cache
-def whole_system() -> System:
-    return ground(toctou())
-
-
-@cache
 def broken() -> Report:
-    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
-    return check_protocol(toctou(), faulty=dict(mutant.faulty))
+    return check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"))
 
 
 def test_the_reference_model_has_the_counts_it_is_known_for() -> None:
@@ -68,8 +59,7 @@ def test_the_faulty_reference_model_breaks_in_five_steps() -> None:
 
 
 def test_symmetry_tells_the_same_story_in_numbers_of_its_own() -> None:
-    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
-    report = check_protocol(toctou(), faulty=dict(mutant.faulty), symmetry=True)
+    report = check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"), symmetry=True)
     assert [finding.name for finding in report.broken] == [finding.name for finding in broken().broken]
     for finding, other in zip(report.broken, broken().broken, strict=True):
         assert finding.trace is not None and other.trace is not None
@@ -85,15 +75,14 @@ def test_a_search_that_ends_early_is_no_pass() -> None:
 
 
 def test_a_violation_that_was_seen_counts_although_the_search_ended_early() -> None:
-    mutant = next(mutant for mutant in toctou().mutants if mutant.name == "unchecked_pin")
-    report = check_protocol(toctou(), faulty=dict(mutant.faulty), limits=Limits(states=5_000))
+    report = check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"), limits=Limits(states=5_000))
     assert not report.complete
     assert [finding.verdict for finding in report.broken] == [VIOLATED] * len(report.broken) != []
 
 
 def test_a_protocol_that_is_too_large_is_told_at_the_bound_to_lower() -> None:
     report = check_protocol(toctou(), limits=Limits(states=500))
-    problem = too_large(report, toctou(), lambda name, value: resized(shipped(), "toctou", {name: value})[0])
+    problem = too_large(report, toctou(), lambda name, value: resized(spec(), "toctou", {name: value})[0])
     assert problem.code == CODE
     assert (problem.place.file, problem.place.length) == ("spec/protocols/toctou.yaml", len("slots"))
     assert "500 states" in problem.text
@@ -101,20 +90,18 @@ def test_a_protocol_that_is_too_large_is_told_at_the_bound_to_lower() -> None:
 
 
 def test_a_protocol_that_is_far_too_large_is_not_even_begun() -> None:
-    wide, _ = resized(shipped(), "toctou", {"slots": 64, "readers": 64})
+    wide, _ = resized(spec(), "toctou", {"slots": 64, "readers": 64})
     assert wide is not None
     report = check_protocol(wide)
     assert (report.states, report.complete, report.ok) == (0, False, False)
     assert {finding.verdict for finding in report.findings} == {UNKNOWN}
-    problem = too_large(report, wide, lambda name, value: resized(shipped(), "toctou", {name: value})[0])
+    problem = too_large(report, wide, lambda name, value: resized(spec(), "toctou", {name: value})[0])
     assert "bits, and no more than 512 are searched" in problem.text
 
 
 def test_a_loop_that_starves_is_told_as_one() -> None:
     """Without fairness nobody has to move, so that every promise breaks."""
-    from dataclasses import replace
-
-    protocol = shipped().protocol("store")
+    protocol = spec().protocol("store")
     unfair = replace(protocol, leads_to=tuple(replace(item, fair=()) for item in protocol.leads_to))
     assert all(finding.verdict == HOLDS for finding in check_protocol(protocol).findings)
     findings = {finding.name: finding for finding in check_protocol(unfair).findings}
@@ -126,10 +113,6 @@ def test_a_loop_that_starves_is_told_as_one() -> None:
 
 
 def test_a_claim_that_is_never_met_is_violated_and_has_no_story() -> None:
-    from dataclasses import replace
-
-    from kvfsm.spec.language.expressions import Truth
-
     protocol = toctou()
     first = next(item for item in protocol.properties if item.kind == "sometimes")
     never = replace(first, that=Truth(False, first.at))
@@ -143,7 +126,7 @@ def test_an_interrupt_leaves_what_is_known() -> None:
     def stop(progress: object) -> None:
         raise KeyboardInterrupt
 
-    report = check_protocol(shipped().protocol("pack"), on_progress=stop)
+    report = check_protocol(spec().protocol("pack"), on_progress=stop)
     assert report.interrupted and not report.ok
     assert report.states > 0
 
@@ -162,7 +145,7 @@ def test_an_interrupt_among_promises_keeps_what_the_search_found(monkeypatch: py
 
 
 def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
-    command = whole_system().commands[0]
+    command = grounded("toctou").commands[0]
     obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, (), ("block[0].pins = 1",))
     proofs = {
         "lease_holds": Proof("lease_holds", True, ("slots", "readers"), None),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from kvfsm.spec.checking.engines.derivation import unproven
 from kvfsm.spec.checking.folding import equal, number
-from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.system import NOWHERE, Cell, Command, System
 from kvfsm.spec.language.expressions import INT, Arithmetic
-from kvfsm.spec.language.load import load_spec
+
+from .shipped import grounded
 
 X, Y = (Cell(f"it[0].{name}", "it", 0, name, INT, 3, (), True) for name in "xy")
 
@@ -24,15 +24,13 @@ def command(x: int, y: int, *guard: object) -> Command:
 
 
 def test_every_command_of_toctou_keeps_its_counts_of_readers() -> None:
-    protocol = next(protocol for protocol in load_spec().required().protocols if protocol.name == "toctou")
-    toctou = ground(protocol)
+    toctou = grounded("toctou")
     assert toctou.derived
     assert unproven(toctou) == ()
 
 
 def test_a_release_that_is_forgotten_keeps_nothing() -> None:
-    protocol = next(protocol for protocol in load_spec().required().protocols if protocol.name == "toctou")
-    toctou = ground(protocol)
+    toctou = grounded("toctou")
     forgetful = tuple(
         replace(item, updates=tuple((name, value) for name, value in item.updates if not name.endswith(".pins")))
         if item.step == "done"

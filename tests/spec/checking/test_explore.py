@@ -15,12 +15,12 @@ import pytest
 from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.explore import Exploration, Limits, Progress, explore, transitions_of, truth_of
 from kvfsm.spec.checking.folding import either, equal, number
-from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout
 from kvfsm.spec.checking.system import NOWHERE, Cell, Claim, Command, System
 from kvfsm.spec.language.expressions import INT, Arithmetic, Compare
-from kvfsm.spec.language.load import load_spec
-from tests.spec.checking.searching import Reference, assert_agrees, assert_is_run, random_system, reference
+
+from .searching import Reference, assert_agrees, assert_is_run, random_system, reference
+from .shipped import grounded
 
 ENGINES = ("numpy", "c")
 PROTOCOLS = sorted(path.stem for path in (Path(__file__).parents[3] / "spec/protocols").glob("*.yaml"))
@@ -51,23 +51,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@cache
-def shipped(name: str) -> System:
-    spec = load_spec().required()
-    return ground(next(protocol for protocol in spec.protocols if protocol.name == name))
-
-
-@cache
 def toctou(slots: int, readers: int, mutant: str | None = None) -> System:
-    spec = load_spec(bounds={"toctou": {"slots": slots, "readers": readers}}).required()
-    protocol = next(protocol for protocol in spec.protocols if protocol.name == "toctou")
-    faulty = next((dict(item.faulty) for item in protocol.mutants if item.name == mutant), None)
-    return ground(protocol, faulty)
+    return grounded("toctou", mutant, slots=slots, readers=readers)
 
 
 @cache
 def expected(name: str) -> Reference:
-    return reference(shipped(name))
+    return reference(grounded(name))
 
 
 def counts(exploration: Exploration) -> tuple[int, int, int]:
@@ -80,7 +70,7 @@ def counts(exploration: Exploration) -> tuple[int, int, int]:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_shipped_protocol_is_explored_like_the_reference(name: str) -> None:
     for engine in ENGINES if compiler() is not None else ENGINES[:1]:
-        exploration = explore(shipped(name), engine=engine)
+        exploration = explore(grounded(name), engine=engine)
         assert exploration.engine == engine
         assert_agrees(exploration, expected(name))
 
@@ -152,7 +142,7 @@ def test_threads_find_the_same_states(worth: int, monkeypatch: pytest.MonkeyPatc
 
 def test_only_functions_that_cupy_has_are_used() -> None:
     strict = SimpleNamespace(**{name: getattr(np, name) for name in ALSO_CUPY})
-    for system in (toctou(2, 2), shipped("rollback"), *map(random_system, (3, 18, 24))):
+    for system in (toctou(2, 2), grounded("rollback"), *map(random_system, (3, 18, 24))):
         assert_agrees(explore(system, engine="numpy", xp=strict), reference(system))  # type: ignore[arg-type]
 
 
@@ -362,7 +352,7 @@ def test_auto_keeps_a_limit_of_states() -> None:
 
 @pytest.mark.parametrize("name", ["rollback", "evict"])
 def test_transitions_are_those_of_the_system(name: str, engine: str) -> None:
-    system = shipped(name)
+    system = grounded(name)
     exploration = explore(system, engine=engine)
     source, command, target = transitions_of(exploration)
     assert len(source) == exploration.transitions
@@ -381,7 +371,7 @@ def test_transitions_of_an_incomplete_search_are_refused() -> None:
 
 
 def test_each_state_knows_its_parent_and_the_command_from_there(engine: str) -> None:
-    system = shipped("rollback")
+    system = grounded("rollback")
     exploration = explore(system, engine=engine)
     assert (exploration.parents[0], exploration.commands[0]) == (-1, -1)
     assert (exploration.parents < np.arange(exploration.states)).all()

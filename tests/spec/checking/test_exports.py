@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,27 +11,19 @@ from pathlib import Path
 import pytest
 
 from kvfsm.spec.checking.explore import Exploration, explore, transitions_of
-from kvfsm.spec.checking.exports import murphi, promela, smt, tla
+from kvfsm.spec.checking.exports import murphi, peers, promela, smt, tla
 from kvfsm.spec.checking.exports.moves import in_sequence, moves_of
 from kvfsm.spec.checking.exports.naming import Naming
-from kvfsm.spec.checking.exports.peers import PEERS, Missing, Outcome, run_rumur, run_spin, run_tlc
+from kvfsm.spec.checking.exports.peers import PEERS, Failed, Missing, Outcome, run_rumur, run_spin, run_tlc
 from kvfsm.spec.checking.folding import FALSE, TRUE, negation, number
-from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.system import NOWHERE, System
 from kvfsm.spec.language.expressions import Arithmetic, Choice, Compare, Extreme
-from kvfsm.spec.language.load import load_spec
 
 from .hand_made import cell, claim, flag, is_, system
+from .shipped import grounded, spec
 
-NAMES = sorted(protocol.name for protocol in load_spec().required().protocols)
+NAMES = sorted(protocol.name for protocol in spec().protocols)
 OFTEN = ("evict", "limits_keys", "load", "pack", "reopen", "stream", "toctou")
-
-
-@cache
-def grounded(name: str, mutant: str | None = None, **bounds: int) -> System:
-    protocol = load_spec(bounds={name: bounds}).required().protocol(name)
-    faulty = {item.name: dict(item.faulty) for item in protocol.mutants}
-    return ground(protocol, None if mutant is None else faulty[mutant])
 
 
 @cache
@@ -73,7 +66,7 @@ def test_a_peer_finds_as_many_states_in_raised_bounds(
     name: str, bound: str, states: int | None, peer: str, tmp_path: Path
 ) -> None:
     size = dict(grounded(name).bounds)[bound] + 1
-    raised = grounded(name, None, **{bound: size})
+    raised = grounded(name, **{bound: size})
     ours, theirs = explore(raised), asked(peer, raised, tmp_path)
     assert theirs.states == ours.states > explored(name).states
     assert states in (None, ours.states)
@@ -310,7 +303,19 @@ def test_moves_leave_out_what_changes_nothing() -> None:
         assert set(moves_of(grounded(name))) >= set(command[source != target].tolist())
 
 
-def test_a_text_that_a_peer_cannot_read_is_an_error(tmp_path: Path) -> None:
-    for run in (run_spin, run_rumur):
-        with pytest.raises((Missing, RuntimeError), match=r"model\.|not installed"):
-            run("this is no model", tmp_path)
+@pytest.mark.parametrize("run", [run_spin, run_rumur])
+def test_a_text_that_a_peer_cannot_read_is_an_error(run: Callable[[str, Path], Outcome], tmp_path: Path) -> None:
+    with pytest.raises((Missing, Failed)) as caught:
+        run("this is no model", tmp_path)
+    if isinstance(caught.value, Missing):
+        pytest.skip(str(caught.value))
+    assert re.search(r"model\.", str(caught.value))
+
+
+def test_spin_without_memory_for_all_states_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "available_bytes", lambda: 2 << 20)
+    try:
+        with pytest.raises(Failed, match="reached -DMEMLIM bound"):
+            run_spin(promela.export(grounded("toctou")), tmp_path)
+    except Missing as problem:
+        pytest.skip(str(problem))

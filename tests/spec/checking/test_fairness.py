@@ -12,12 +12,12 @@ from kvfsm.spec.checking.folding import equal, number
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.system import Cell, Command, Promise, System
 from kvfsm.spec.language.expressions import INT
-from kvfsm.spec.language.load import load_spec
 from kvfsm.spec.language.problems import Place
 from kvfsm.spec.language.protocol import Protocol
 
+from .shipped import spec
+
 AT = Place("ring.yaml", 1, 1)
-SPEC = load_spec().required()
 
 
 def walker(arrows: dict[str, tuple[int, int]], **promise: tuple[str, ...]) -> System:
@@ -98,14 +98,16 @@ def test_a_ring_without_any_exit_is_found_beside_one_with_an_exit() -> None:
     assert {command for command, _ in found.loop} == {5, 6}
 
 
-@pytest.mark.parametrize("protocol", SPEC.protocols, ids=lambda protocol: protocol.name)
+@pytest.mark.parametrize("protocol", spec().protocols, ids=lambda protocol: protocol.name)
 def test_shipped_promises_hold(protocol: Protocol) -> None:
     found = check_promises(explore(ground(protocol), engine="numpy"))
     assert found == dict.fromkeys((item.name for item in protocol.leads_to), None)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "promise"), [(p, item.name) for p in SPEC.protocols for item in p.leads_to], ids=lambda x: str(x)[:20]
+    ("protocol", "promise"),
+    [(p, item.name) for p in spec().protocols for item in p.leads_to],
+    ids=lambda x: str(x)[:20],
 )
 def test_no_shipped_promise_holds_without_fairness(protocol: Protocol, promise: str) -> None:
     """Negative control: when everybody may stop, nothing need ever happen; and what is told is a run."""
@@ -131,7 +133,7 @@ def is_a_run_that_misses_the_goal(exploration: Exploration, lasso: Lasso) -> Non
 
 
 def test_promises_need_every_state() -> None:
-    protocol = SPEC.protocol("store")
+    protocol = spec().protocol("store")
     part = explore(ground(protocol), engine="numpy", limits=Limits(states=100))
     with pytest.raises(ValueError, match="every state"):
         check_promises(part)

@@ -11,26 +11,21 @@ from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.stories.story import Story, Window, tell
 from kvfsm.spec.checking.stories.story_json import as_data
 from kvfsm.spec.checking.stories.story_text import text, turn_line
-from kvfsm.spec.language.load import Spec, load_spec
 from kvfsm.spec.language.protocol import Protocol
 
 from .runs import mutant_story, random_walk
+from .shipped import spec
 
 SEED = 20261129
 
 
 @cache
-def shipped() -> Spec:
-    return load_spec().required()
-
-
-@cache
 def late_pin() -> Story:
-    return mutant_story(shipped().protocol("evict"), "pin_ignores_generation")
+    return mutant_story(spec().protocol("evict"), "pin_ignores_generation")
 
 
 def protocols() -> tuple[Protocol, ...]:
-    return shipped().protocols
+    return spec().protocols
 
 
 @pytest.mark.parametrize("protocol", protocols(), ids=lambda protocol: protocol.name)
@@ -70,7 +65,7 @@ def test_the_window_between_check_and_use_is_marked() -> None:
 
 
 def test_a_refusal_says_why() -> None:
-    story = mutant_story(shipped().protocol("publish"), "emit_ignores_generation")
+    story = mutant_story(spec().protocol("publish"), "emit_ignores_generation")
     turn = next(turn for turn in story.turns if turn.outcome == "refused")
     (refused,) = turn.attempts
     assert (refused.event, refused.refusal, refused.why) == ("seal", "stale", "expected != generation")
@@ -108,7 +103,7 @@ def test_the_text_of_a_story_reads_so() -> None:
 
 
 def test_the_data_of_a_story_rebuilds_its_states() -> None:
-    protocol = shipped().protocol("publish")
+    protocol = spec().protocol("publish")
     system = ground(protocol)
     path = random_walk(system, 60, SEED)
     data = json.loads(json.dumps(as_data(tell(protocol, system, path))))
@@ -119,7 +114,7 @@ def test_the_data_of_a_story_rebuilds_its_states() -> None:
 
 
 def test_a_story_without_a_break_says_nothing_of_one() -> None:
-    protocol = shipped().protocol("evict")
+    protocol = spec().protocol("evict")
     system = ground(protocol)
     story = tell(protocol, system, random_walk(system, 10, SEED))
     assert story.broken is None

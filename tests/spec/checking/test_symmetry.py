@@ -21,7 +21,8 @@ from kvfsm.spec.checking.symmetry import CopyClass, Pointer, SlotClass, Symmetry
 from kvfsm.spec.checking.system import Cell, State, System
 from kvfsm.spec.language.expressions import INT, Compare, Number, Remote
 from kvfsm.spec.language.protocol import Protocol
-from tests.spec.checking import shipped
+
+from . import shipped
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 ENGINES = ("numpy", pytest.param("c", marks=needs_compiler))
