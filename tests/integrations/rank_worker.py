@@ -1,0 +1,189 @@
+"""One of four processes that agree over gloo: run as ``python rank_worker.py RANK PORT``, reports a line of JSON.
+
+The scenarios come one after the other, each on a process group of its own, so that losing one group leaves the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.agreement import Agreement, Ask, Decision
+from kvfsm.runtime.errors import RankError, RankLost
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.integrations.torch_ranks import TorchGroup
+from kvfsm.runtime.manager import Manager
+
+PROFILE = PROFILES["tiny_deepseek_v4"]
+A = PROFILE.granule
+LONG, SHORT = 120.0, 6.0  # seconds: more than any delay here, and what is waited for who never comes
+PROMPT = list(range(10 * A + 1))
+CUTS = {0: (2, 5, 8), 1: (2, 8), 2: (2, 5), 3: (2, 5, 9)}  # windows and tails are kept where fills end
+
+
+class Wrapped:
+    """A group that does something before each of its calls."""
+
+    def __init__(self, group: TorchGroup, before: Callable[[int], None]) -> None:
+        self.group, self.before, self.calls = group, before, 0
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        self.calls += 1
+        self.before(self.calls)
+        return self.group.all_gather(data)
+
+
+def filled(cuts: tuple[int, ...]) -> Manager:
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 32), NumpyBackend())
+    keys, start = manager.keys(PROMPT), 0
+    for stop in cuts:
+        manager.publish(manager.reserve(keys, start, stop))
+        start = stop
+    return manager
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    """What is to be equal on all ranks, and what this rank leases."""
+    leases = [0 if one.lease is None else one.lease.length // A for one in decision.agreed]
+    lengths = [one.length // A for one in decision.agreed]
+    decision.release()
+    return {
+        "step": decision.step, "lengths": lengths, "votes": decision.votes, "stream": decision.stream.hex(),
+        "refused_by": [one.refused_by for one in decision.agreed], "leases": leases,
+    }  # fmt: skip
+
+
+def failed(call: Callable[[], Any], manager: Manager) -> dict[str, Any]:
+    """How a call fails, and what is held afterwards."""
+    try:
+        call()
+    except RankError as error:
+        lost = list(error.ranks) if isinstance(error, RankLost) else []
+        held = len(manager.receipts)
+        return {"error": type(error).__name__, "ranks": lost, "text": str(error), "held": held}
+    return {"error": None}
+
+
+class Worker:
+    """One rank and what it did."""
+
+    def __init__(self, rank: int, port: int) -> None:
+        self.rank = rank
+        self.store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=LONG))
+        dist.init_process_group("gloo", store=self.store, rank=rank, world_size=4)
+        self.report: dict[str, Any] = {}
+
+    def group(self, deadline: float, *, way: str | None = None, noted: bool = True) -> TorchGroup:
+        store = self.store if noted else None
+        return TorchGroup(dist.new_group(backend="gloo"), deadline=deadline, store=store, way=way)  # type: ignore[arg-type]
+
+    def evicting_differently(self) -> None:
+        """Steps in between which each rank evicts by its own lights; rank 3 is slow."""
+        manager = filled(CUTS[self.rank])
+        keys, steps = manager.keys(PROMPT), []
+        agreement = Agreement(Wrapped(self.group(LONG), lambda n: time.sleep(0.2 if self.rank == 3 else 0)), manager)
+        own = [manager.boundaries(keys).tolist()]
+        steps.append(told(agreement.step([Ask(keys), Ask(keys, 2 * A + 1), Ask(manager.keys([7] * 99))])))
+        if self.rank == 1:  # of its two windows the one that was leased longer ago goes
+            manager.evict("swa_window", 1)
+        steps.append(told(agreement.step([Ask(keys)])))
+        steps.append(told(agreement.step([Ask(keys, admit=self.rank != 2)])))
+        if self.rank == 1:
+            manager.evict("swa_window", 1)
+        own.append(manager.boundaries(keys).tolist())
+        steps.append(told(agreement.step([Ask(keys)])))
+        self.report["evicting"] = {
+            "steps": steps, "own": own, "exchanges": agreement.exchanges, "audit": manager.audit().ok,
+        }  # fmt: skip
+
+    def losing_between_look_and_lease(self) -> None:
+        """Rank 0 loses what was agreed after it has said that it has it."""
+        manager = filled((2, 5, 8) if self.rank == 0 else (2, 5))
+
+        def lose(call: int) -> None:
+            if call == 1 and self.rank == 0:
+                manager.evict("swa_window", 2)  # those at 2 and 5: the one at 8 is leased, being its greatest
+
+        keys = manager.keys(PROMPT)
+        agreement = Agreement(Wrapped(self.group(LONG), lose), manager)
+        steps = [told(agreement.step([Ask(keys)]))]
+        self.report["losing"] = {"steps": steps, "exchanges": agreement.exchanges, "held": len(manager.receipts)}
+
+    def long_messages(self) -> None:
+        group, data = self.group(LONG), bytes([self.rank]) * (3000 * self.rank)
+        sent = [bytes([rank]) * (3000 * rank) for rank in range(4)]
+        both = [group.all_gather(data) == sent, self.group(LONG, way="collective").all_gather(data) == sent]
+        self.report["long"] = both
+
+    def another_order(self) -> None:
+        manager = filled((2, 5))
+        asks = [Ask(manager.keys(PROMPT)), Ask(manager.keys(PROMPT[:70]))]
+        agreement = Agreement(self.group(LONG), manager)
+        call = lambda: agreement.step(asks[::-1] if self.rank == 1 else asks)  # noqa: E731
+        self.report["order"] = failed(call, manager)
+
+    def one_never_comes(self) -> None:
+        """Rank 3 takes its step when the others have given it up."""
+        manager, group = filled((2, 5)), self.group(SHORT)
+        group.all_gather(b"")  # together up to here
+        agreement = Agreement(group, manager)
+        if self.rank == 3:
+            self.store.wait([f"gave up/{rank}" for rank in range(3)], timedelta(seconds=LONG))
+        self.report["late"] = failed(lambda: agreement.step([Ask(manager.keys(PROMPT))]), manager)
+        self.store.set(f"gave up/{self.rank}", "")
+
+    def one_is_killed(self) -> None:
+        """Rank 2, between its two exchanges; then those who are left on groups that had it."""
+        manager = filled((2, 5))
+        groups = [self.group(LONG), self.group(SHORT, way="collective"), self.group(LONG, noted=False)]
+
+        def die(call: int) -> None:
+            if self.rank == 2 and call == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        agreement = Agreement(Wrapped(groups[0], die), manager)
+        ask = Ask(manager.keys(PROMPT))
+        self.report["killed"] = failed(lambda: agreement.step([ask]), manager)
+        try:
+            agreement.step([ask])
+        except RuntimeError as error:
+            self.report["afterwards"] = str(error)
+        self.report["killed, collective"] = failed(lambda: Agreement(groups[1], manager).step([ask]), manager)
+        self.report["killed, unnoted"] = failed(lambda: groups[2].all_gather(b""), manager)
+        self.report["again"] = failed(lambda: groups[2].all_gather(b""), manager)
+        self.report["audit"] = manager.audit().ok
+
+
+def main() -> None:
+    worker = Worker(int(sys.argv[1]), int(sys.argv[2]))
+    worker.evicting_differently()
+    worker.losing_between_look_and_lease()
+    worker.long_messages()
+    worker.another_order()
+    worker.one_never_comes()
+    worker.one_is_killed()
+    print(json.dumps(worker.report), flush=True)
+    worker.store.set(f"done/{worker.rank}", "")
+    worker.store.wait([f"done/{rank}" for rank in (0, 1, 3)], timedelta(seconds=LONG))
+    os._exit(0)  # what torch has left to say to a dead rank is not waited for
+
+
+if __name__ == "__main__":
+    main()
