@@ -31,7 +31,7 @@ from .protocol import (
     Step,
     range_of,
 )
-from .ranges import provable_range
+from .ranges import outside
 from .scopes import symbol_of
 from .source import Entry, Node, Scalar, entries_of, items_of, keys_of, number_of, one_or_more, read_yaml, text_of
 from .trees import actors_in, walked
@@ -474,10 +474,16 @@ class _Reader:
 
     def _fits(self, value: Expr, when: Expr | None, high: int, at: Place, label: str) -> None:
         """Note a value that may lie outside [0, ``high``] while ``when`` holds."""
-        low, top = provable_range(value, when)
-        if low < 0 or top > high:
-            fix = "guard it with 'when:', or use min and max"
-            self.problems.add("E412", at, f"{label} may be {low if low < 0 else top}, and 0 to {high} fits", fix)
+        found = outside(value, when, high)
+        if found is None:
+            return
+        fix = "guard it with 'when:', or use min and max"
+        if when is not None and found.example:
+            names = " and ".join(f"{name} = {number}" for name, number in found.example.items())
+            fix = f"what is known here allows {names}; guard it further, or use min and max"
+        elif found.example is None:
+            fix = "nothing here decides this with its guard: compare sums in it, or make its fields smaller ('narrow:')"
+        self.problems.add("E412", at, f"{label} may be {found.value}, and 0 to {high} fits", fix)
 
     def _fire(self, node: Node, when: Expr | None, head: _Head, scope: Scope, what: str) -> Fire | None:
         keys = keys_of(node, f"a 'fire' of {what}", self.problems, required=("on", "event"), optional=("with",))
@@ -513,11 +519,10 @@ class _Reader:
         slot = expression_of(inner, scope, f"the slot of {what}", INT, self.problems)
         if slot is None:
             return None
-        top = provable_range(slot, None)[1]
-        if top >= instance.slots:
-            text = (
-                f"slot '{match[2]}' of {what} may be {top}, but '{instance.name}' has slots 0 to {instance.slots - 1}"
-            )
+        wrong = outside(slot, None, instance.slots - 1)
+        if wrong is not None:
+            there = f"'{instance.name}' has slots 0 to {instance.slots - 1}"
+            text = f"slot '{match[2]}' of {what} may be {wrong.value}, but {there}"
             self.problems.add("E415", node.at, text, "use a local of the instance's own number of slots")
             return None
         return instance, slot

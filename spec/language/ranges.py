@@ -1,38 +1,47 @@
-"""What values a protocol's expression can take while a guard holds.
+"""Whether a protocol's expression keeps to a range while a guard holds.
 
-Every combination is tried where the names have few values; interval arithmetic answers elsewhere.
+Intervals answer first, as they nearly always do; where they leave a doubt, ``solver.py`` decides, at any width.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from .bounds import interval
-from .expressions import Expr, Name, Number, Remote
+from .expressions import Compare, Expr, Name, Number, Remote
 from .interpreter import evaluate
+from .solver import satisfy
 from .trees import names_in, rewritten
 
-_COMBINATIONS_MAX = 1 << 14
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A value out of range, and what the names in it hold then; None: the guard is too hard to decide with."""
+
+    value: int
+    example: Mapping[str, int] | None
 
 
-def provable_range(value: Expr, when: Expr | None) -> tuple[int, int]:
-    """The least and the greatest value; (0, 0) when the guard never holds.
+def outside(value: Expr, when: Expr | None, high: int) -> Outside | None:
+    """What a whole number may be outside of [0, ``high``] while the guard holds; None when it fits, or never holds.
 
-    The answer may be too wide where the names have too many values to try, never too narrow.
+    Equal names that are not seen to be equal only widen the answer.
     """
-    plain = [rewritten(part, _plain) for part in ((value,) if when is None else (value, when))]
-    names = {name.name: name.high for part in plain for name in names_in(part)}
-    if math.prod(high + 1 for high in names.values()) > _COMBINATIONS_MAX:
-        return interval(value)
-    found = [evaluate(plain[0], given) for given in _all(names) if when is None or evaluate(plain[1], given)]
-    return (min(found), max(found)) if found else (0, 0)
-
-
-def _all(names: Mapping[str, int]) -> list[dict[str, int]]:
-    ranges = [range(high + 1) for high in names.values()]
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*ranges)]
+    low, top = interval(value)
+    plain = rewritten(value, _plain)
+    guard = [rewritten(when, _plain)] if when is not None else []
+    beyond = (("<", 0, low, low < 0), (">", high, top, top > high))
+    for op, limit, worst, possible in beyond:
+        if not possible:
+            continue
+        answer = satisfy([*guard, Compare(op, plain, Number(limit, value.at), value.at)], high=op == ">")
+        if answer.example is not None:
+            own = {name.name: answer.example[name.name] for name in names_in(plain)}
+            return Outside(evaluate(plain, own), own)
+        if not answer.proved:
+            return Outside(worst, None)
+    return None
 
 
 def _plain(expr: Expr) -> Expr:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kvfsm.spec.language import solver
 from kvfsm.spec.language.expressions import Compare, Count
 from kvfsm.spec.language.problems import Problems
 from kvfsm.spec.language.protocol import Branch, Protocol
 from kvfsm.spec.language.protocol_reader import read_protocol
+from kvfsm.spec.language.reader import read_machine
 
-from .bad_specs import good, shipped
+from .bad_specs import BAD_SPECS, good, shipped
 from .protocol_walk import Model, walk
 
 TEXT = """\
@@ -46,11 +48,25 @@ GUARDED = """\
         otherwise: {then: rest, do: {tries: tries - 3}}"""
 
 
-def read(tmp_path: Path, step: str) -> tuple[Protocol | None, Problems]:
+NEXT = """\
+        when: "page[slot].generation < GREATEST"
+        fire: [{on: "page[slot]", event: pin, with: {expected: "page[slot].generation + 1"}}]"""
+
+
+def read(tmp_path: Path, step: str, bits: int = 8, narrow: str = "") -> tuple[Protocol | None, Problems]:
+    """The protocol with a step; ``bits`` are those of a page's generation, ``narrow`` how it narrows a page."""
     path = tmp_path / "mine.yaml"
-    path.write_text(TEXT.replace("STEP", step), "utf-8")
+    text = TEXT.replace("pins: 1, generation: 2", narrow) if narrow else TEXT
+    path.write_text(text.replace("STEP", step), "utf-8")
     vocabulary, page = good()
     problems = Problems()
+    if bits != 8:
+        wide = tmp_path / "page.yaml"
+        machine = (BAD_SPECS / "good" / "objects" / "page.yaml").read_text("utf-8")
+        wide.write_text(machine.replace("generation: 8", f"generation: {bits}"), "utf-8")
+        found = read_machine(wide, wide.name, vocabulary, problems)
+        assert found is not None, problems.found
+        page = found
     return read_protocol(path, path.name, vocabulary, (page,), problems), problems
 
 
@@ -97,6 +113,28 @@ def test_a_value_that_may_not_fit_is_found(tmp_path: Path, step: str, found: str
     assert protocol is None
     assert [problem.code for problem in problems] == ["E412"]
     assert found in problems.found[0].text
+
+
+@pytest.mark.parametrize("bits", [2, 12, 16, 20])
+def test_a_guard_counts_however_wide_the_field_is(tmp_path: Path, bits: int) -> None:
+    """Also where there are too many values to try; and the control, one more in the guard, is found."""
+    greatest = (1 << bits) - 1
+    protocol, problems = read(tmp_path, NEXT.replace("GREATEST", str(greatest)), bits, "pins: 1")
+    assert protocol is not None, problems.found
+    protocol, problems = read(tmp_path, NEXT.replace("< GREATEST", f"<= {greatest}"), bits, "pins: 1")
+    assert protocol is None
+    (problem,) = problems.found
+    assert f"may be {greatest + 1}, and 0 to {greatest} fits" in problem.text
+    assert f"allows page[slot].generation = {greatest}; guard it further" in problem.fix
+
+
+def test_what_nothing_decides_says_that_its_guard_was_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of two wide fields is neither linear nor small, and Z3 need not be there."""
+    monkeypatch.setattr(solver, "find_spec", lambda name: None)
+    guard = "page[slot].generation * page[1].generation < 4 and page[1].generation >= 1"
+    protocol, problems = read(tmp_path, NEXT.replace("page[slot].generation < GREATEST", guard), 20, "pins: 1")
+    assert protocol is None
+    assert "nothing here decides this with its guard" in problems.found[0].fix
 
 
 def test_pins_follow_from_the_readers() -> None:
