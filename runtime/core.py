@@ -157,13 +157,22 @@ class Core:
 
     # ---- room -----------------------------------------------------------------------------------------------------
 
-    def make_room(self, kind: str, count: int) -> None:
-        """Evict until ``count`` slots of a kind are free.
+    def make_room(self, counts: Mapping[str, int]) -> None:
+        """Evict until so many slots of each kind are free.
 
         Raises:
-            Refused: ADMISSION when the pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
-                then.
+            Refused: ADMISSION when a pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
+                then, of no kind.
         """
+        for kind, count in counts.items():
+            self._check_room(kind, count)
+        for kind, count in counts.items():
+            pool = self.pools[kind]
+            while pool.free < count and self.evict(kind, count - pool.free):
+                pass
+
+    def _check_room(self, kind: str, count: int) -> None:
+        """Raise Refused unless eviction would make ``count`` slots of a kind free."""
         pool = self.pools[kind]
         if pool.free >= count:
             return
@@ -173,13 +182,20 @@ class Core:
         if pool.free >= count:
             return
         evictable = len(pool.eligible(np.arange(pool.hot)))
+        if pool.free + evictable >= count and kind in self.leaf_first and self._may_block(kind):
+            evictable = self.leaf_first[kind].reachable()
         if pool.free + evictable < count:
             what = f"{count} slots of {kind}: {pool.free} free, {evictable} evictable, of {pool.hot}"
             raise Refused(Reason.POOL_FULL, "pool", what)
-        while pool.free < count and self.evict(kind, count - pool.free):
-            pass
-        if pool.free < count:
-            raise Refused(Reason.POOL_FULL, "pool", f"{count} slots of {kind}: {pool.free} free, the rest is in use")
+
+    def _may_block(self, kind: str) -> bool:
+        """Whether a slot of a chain may be protected while those before it are not.
+
+        Leases pin chains from the start, but transfers hold single slots, and what is pinned may have been replaced.
+        """
+        table, every = self.pools[kind].table, np.arange(len(self.pools[kind]))
+        compressing = self.pools[kind].in_state(every, "compressing").any()
+        return bool(len(self.orphans[kind]) or compressing or table.fields("holds", every).any())
 
     def evict(self, kind: str, count: int) -> int:
         """Evict up to ``count`` slots of a kind by its spec's rules; returns how many went."""

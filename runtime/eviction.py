@@ -100,6 +100,20 @@ class LeafFirst:
             self.index.prune(segment)
         return done
 
+    def reachable(self) -> int:
+        """Slots with bytes in the arena that ``evict`` could take now: nothing behind them is held. Cost: the tree."""
+        kind, count = self.kind, 0
+        gone: set[Segment] = set()  # segments that could go as a whole
+        for segment in [*self.index.below(self.index.root)][::-1]:
+            live = segment.live[kind]
+            if live and all(kid in gone for kid in segment.kids if kid.live[kind]):
+                slots = segment.slots[kind][:live].astype(np.intp)
+                run = self._evictable_run(slots)
+                count += int((slots[live - run :] < self.pool.hot).sum())
+                if run == live:
+                    gone.add(segment)
+        return count
+
     @property
     def nbytes(self) -> int:
         """Bytes held, estimated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from .manager import Manager
 
 Slots = npt.NDArray[np.int32]
+Done = Callable[[], bool]
+"""Says whether the device has ended what it may do with some slots."""
+
+
+def still(done: Done | None) -> Done | None:
+    """``done`` while the device has not ended; None once it has, or where nothing was said."""
+    return None if done is None or done() else done
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,8 @@ class Component:
 class Receipt:
     """What a manager remembers of a lease, so that only what was taken is given back.
 
-    ``segment`` and ``boundary`` (granules) say where the chain ends in the index, to offer it to eviction afterwards.
+    ``segment`` and ``boundary`` (granules) say where the chain ends in the index, to offer it to eviction afterwards;
+    ``epoch`` in which it was taken: what is computed from it belongs to that epoch.
     """
 
     lease_id: int
@@ -48,6 +56,15 @@ class Receipt:
     generations: Mapping[str, npt.NDArray[np.int64]]
     segment: Segment
     boundary: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Slots whose writer has let go of them while the device may use them still: nobody's, and not free yet."""
+
+    slots: Mapping[str, npt.NDArray[np.intp]]
+    generations: Mapping[str, npt.NDArray[np.int64]]
 
 
 class Lease:

@@ -174,8 +174,7 @@ class Loader:
             if len(expand):
                 need["compressed_kv"] = need.get("compressed_kv", 0) + len(expand)
             try:
-                for kind, count in need.items():
-                    core.make_room(kind, count)
+                core.make_room(need)
                 given = {}
                 versions = {}
                 for kind, places in plan.wanted.items():

@@ -28,7 +28,7 @@ from .generated import Refusal
 from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
-from .lease import Component, Lease, Receipt
+from .lease import Component, Done, GivenUp, Lease, Receipt, still
 from .loading import Loader, Ticket
 from .matching import Matcher, Request
 from .packing import Packer
@@ -107,8 +107,8 @@ class Manager:
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
         self._writes = writes
-        self._numbers = itertools.count(1)
-        self._parked: list[tuple[Receipt, Callable[[], bool]]] = []
+        self.number = itertools.count(1).__next__
+        self._parked: list[tuple[Receipt | GivenUp, Done]] = []
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
         self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
         self.loader = Loader(self)
@@ -204,7 +204,7 @@ class Manager:
             raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
         boundary, leases = answer.now // self.profile.granule, []
         with self.lock:
-            self._unpark()
+            self.unpark()
             taken: list[tuple[Receipt, bool]] = []
             try:
                 for claim in answer.claims:
@@ -217,7 +217,7 @@ class Manager:
                 leases.append(self._lease(receipt, answer, lossy))
         return tuple(leases)
 
-    def release(self, lease: Lease, *, owner: str | None = None, done: Callable[[], bool] | None = None) -> None:
+    def release(self, lease: Lease, *, owner: str | None = None, done: Done | None = None) -> None:
         """Give a lease back.
 
         Args:
@@ -234,13 +234,10 @@ class Manager:
             if owner is not None and owner != receipt.owner:
                 what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
                 raise Refused(Reason.LEASE, "lease", what)
-            ended = done is None or done()
-            self._unpark()
+            done = still(done)
+            self.unpark()
             del self.receipts[lease.lease_id]
-            if done is not None and not ended:
-                self._parked.append((receipt, done))
-                return
-            self._unpin(receipt)
+            self.give_up(receipt, done)
 
     def load(self, plan: Plan, *, owner: str = "") -> Answer:
         """Bring what a plan names into fast memory; returns what a fresh match says. A failure leaves nothing behind.
@@ -279,7 +276,7 @@ class Manager:
             stop: granule after the last; boundary kinds get slots for this boundary.
             lease: on what lies before ``start``, which then stays resident. Where the writer goes on from state that it
                 read under a lease, this must be that lease: without one, the fill counts as exact if what is held for
-                ``start`` now is.
+                ``start`` now is, and as of this epoch. With one it is of the lease's epoch.
             owner: who fills.
             kinds: only these kinds.
 
@@ -297,19 +294,18 @@ class Manager:
             raise Refused(Reason.LEASE, "pool", what)
         places = self._places_of(start, stop, kinds)
         with self.lock:
-            if lease is not None:
-                self.receipt_of(lease)
-            self._unpark()
+            epoch = self.epoch if lease is None else self.receipt_of(lease).epoch
+            self.unpark()
             slots = self.take({kind: len(where) for kind, where in places.items()}, "take")
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
-            number = next(self._numbers)
+            number = self.number()
             store_epoch = None if self.store is None else self.store.epoch
             lossy = lease is not None and not lease.exact
             if self.core.lossy_slots:  # spares the look-up where nothing is
                 read = start if set(self.core.paged) <= set(places) else stop  # it reads what it doesn't bring
                 lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, read), read)
             fill = Fill(
-                self, number, owner, self.epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
+                self, number, owner, epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
                 store_epoch, lossy,
             )  # fmt: skip
             self.fills[number] = fill
@@ -366,17 +362,21 @@ class Manager:
         """
         return self._storer.persist(keys, start)
 
-    def abandon(self, fill: Fill) -> None:
+    def abandon(self, fill: Fill, *, done: Done | None = None) -> None:
         """Give a fill up; its slots are free again.
+
+        Args:
+            fill: of this manager, neither published nor abandoned.
+            done: says whether the device has ended its writes; as for ``release``.
 
         Raises:
             Refused: LEASE when it was published or abandoned before.
         """
         with self.lock:
             self.check_open(fill)
+            done = still(done)
             del self.fills[fill.fill_id]
-            for kind, slots in fill.slots.items():
-                self.core.pools[kind].release("abandon", slots, expected=fill.generations[kind])
+            self.give_up(GivenUp(fill.slots, fill.generations), done)
 
     def evict(self, kind: str, count: int) -> int:
         """Reclaim up to ``count`` slots of a kind that nobody holds; returns how many went.
@@ -386,7 +386,7 @@ class Manager:
         """
         self._check_kinds([kind])
         with self.lock:
-            self._unpark()
+            self.unpark()
             return self.core.evict(kind, count)
 
     def expire(self, keys: Keys, start: int = 0) -> int:
@@ -395,7 +395,7 @@ class Manager:
         Slots are freed as their readers leave. Returns how many slots that concerns.
         """
         with self.lock:
-            self._unpark()
+            self.unpark()
             return self._expire(keys, start)
 
     def free_out_of_window(self, keys: Keys, settled: int) -> int:
@@ -424,10 +424,12 @@ class Manager:
     def reset(self) -> int:
         """End the epoch: nothing published before is found again, in the store neither; returns the new epoch.
 
-        Leases stay good until they are released. Fills and loads of the old epoch can't be published any more.
+        Nobody is interrupted: leases and live requests go on with what they hold until they end, and only then are its
+        slots free. But fills, loads and live requests of the old epoch, and what is filled on its leases, can't be
+        published any more.
         """
         with self.lock:
-            self._unpark()
+            self.unpark()
             self.epoch += 1
             for kind, pool in self.core.pools.items():
                 every = np.arange(len(pool))
@@ -494,7 +496,12 @@ class Manager:
     @property
     def parked(self) -> Sequence[Receipt]:
         """Leases that were released while the device still reads."""
-        return [receipt for receipt, _ in self._parked]
+        return [parked for parked, _ in self._parked if isinstance(parked, Receipt)]
+
+    @property
+    def given_up(self) -> Sequence[GivenUp]:
+        """Slots that their writers gave up while the device still uses them."""
+        return [parked for parked, _ in self._parked if isinstance(parked, GivenUp)]
 
     # ---- under the lock -------------------------------------------------------------------------------------------
 
@@ -502,8 +509,7 @@ class Manager:
         self, counts: Mapping[str, int], event: str, given: Mapping[str, Mapping[str, Any]] | None = None
     ) -> dict[str, npt.NDArray[np.intp]]:
         """Take slots of several kinds, all or nothing. The caller holds the lock."""
-        for kind, count in counts.items():
-            self.core.make_room(kind, count)
+        self.core.make_room(counts)
         slots: dict[str, npt.NDArray[np.intp]] = {}
         try:
             for kind, count in counts.items():
@@ -573,7 +579,19 @@ class Manager:
             for kind, held in slots.items():
                 core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
             raise
-        return Receipt(next(self._numbers), owner, slots, generations, spot.segment, boundary), core.is_lossy(slots)
+        number = self.number()
+        receipt = Receipt(number, owner, slots, generations, spot.segment, boundary, self.epoch)
+        return receipt, core.is_lossy(slots)
+
+    def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
+        """Unpin, or free, what somebody held: now, or once the device has ended. The caller holds the lock."""
+        if done is not None:
+            self._parked.append((held, done))
+        elif isinstance(held, Receipt):
+            self._unpin(held)
+        else:
+            for kind, slots in held.slots.items():
+                self.core.pools[kind].release("abandon", slots, expected=held.generations[kind])
 
     def _unpin(self, receipt: Receipt) -> None:
         """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""
@@ -585,15 +603,12 @@ class Manager:
             self.core.sweep(kind)
         self.core.offer(receipt.segment, receipt.boundary)
 
-    def _unpark(self) -> None:
-        """Finish releases whose device reads have ended."""
+    def unpark(self) -> None:
+        """Free what waited for the device, and does no longer. The caller holds the lock."""
         ended = [bool(done()) for _, done in self._parked]  # all asked first: one that raises leaves all parked
         waiting, self._parked = self._parked, []
-        for (receipt, done), over in zip(waiting, ended, strict=True):
-            if over:
-                self._unpin(receipt)
-            else:
-                self._parked.append((receipt, done))
+        for (held, done), over in zip(waiting, ended, strict=True):
+            self.give_up(held, None if over else done)
 
     def _lease(self, receipt: Receipt, answer: Answer, lossy: bool) -> Lease:
         slots = {kind: held.astype(np.int32) for kind, held in receipt.slots.items()}

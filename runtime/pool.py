@@ -88,11 +88,15 @@ class Pool:
         stack.top -= count
         return slots
 
+    def usable(self, slots: Slots) -> Slots:
+        """Those that can be taken again once they are free; the others retire then, at their last generation."""
+        return slots[self.table.fields("generation", slots) < self._generation.high]
+
     def give_back(self, slots: Slots) -> None:
         """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
         if not len(slots):
             return
-        usable = slots[self.table.fields("generation", slots) < self._generation.high]
+        usable = self.usable(slots)
         hot = usable[usable < self.hot]
         self._free[0].push(hot)
         if len(hot) < len(usable):

@@ -9,6 +9,10 @@ a step only counts.
     window          one slot a row whose rows form a ring, or a ring of blocks; the guard where there is none
 
 The guard is no slot: nothing resolves to it.
+
+An engine that schedules ahead of the device says so with ``done``: a function that answers whether the device has ended
+the steps begun so far. While it answers no, what a call takes from a row stays with nobody; later calls ask again. What
+it raises goes to the caller, with nothing changed.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from .errors import Refused
 from .index import Segment, Spot
 from .keys import Keys
 from .kinds import PREFILL_VERSION, SEMANTICS
-from .lease import Lease
+from .lease import Done, GivenUp, Lease, Receipt, still
 from .profile import Profile
 from .trails import NO_SLOT
 
@@ -62,6 +66,7 @@ class RequestTable:
         self._blocks = np.zeros(rows, np.int64)  # granules in the table, the one being filled included
         self._shared = np.zeros(rows, np.int64)
         self._lossy = np.zeros(rows, np.bool_)  # goes on from lossy state or from a replay
+        self._epoch = np.zeros(rows, np.int64)  # in which what it goes on from was computed
         self._prefilled = np.zeros(rows, np.int64)  # tokens whose entries came in one batch a block
         # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
         # no step ever stops to copy a table. What lies past a row's blocks means nothing.
@@ -90,8 +95,8 @@ class RequestTable:
             reused = 0 if lease is None else lease.length // granule
             if tokens < 1 or (lease is not None and tokens < lease.length):
                 raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
-            if lease is not None:
-                manager.receipt_of(lease)
+            manager.unpark()
+            epoch = manager.epoch if lease is None else manager.receipt_of(lease).epoch
             idle = np.flatnonzero(~self.active)
             if not len(idle):
                 raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
@@ -106,6 +111,7 @@ class RequestTable:
             self.tokens[row], self._blocks[row], self._shared[row] = tokens, blocks, reused
             self._prefilled[row] = tokens
             self._lossy[row] = lease is not None and not lease.exact
+            self._epoch[row] = epoch
             self._until[row] = self.stride - tokens % self.stride
             for kind in self._kinds:
                 self._tables[kind][row, reused:blocks] = slots[kind]
@@ -118,8 +124,12 @@ class RequestTable:
                 self._take_over(row, lease)
             return row
 
-    def step(self, rows: npt.ArrayLike) -> None:
+    def step(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
         """One decoded token for each of some rows (unique). Only rows at a stride touch the pools.
+
+        Args:
+            rows: row numbers.
+            done: whether the device has ended the steps begun before; blocks that slide out of a window wait for it.
 
         Raises:
             Refused: POOL_FULL; no row has moved.
@@ -136,7 +146,9 @@ class RequestTable:
             until = self._until[index]
             starts = index[until == self.stride]
             if len(starts):
-                self._make_blocks(starts)
+                done = still(done)
+                self._manager.unpark()
+                self._make_blocks(starts, done)
             self.tokens[index] += 1
             until -= 1
             self._until[index] = until
@@ -145,8 +157,13 @@ class RequestTable:
                 self._advance(due)
                 self._until[due] = self.stride
 
-    def rollback(self, row: int, to: int) -> None:
+    def rollback(self, row: int, to: int, *, done: Done | None = None) -> None:
         """Take a row back to ``to`` tokens: rejected drafts leave no trace in any kind.
+
+        Args:
+            row: row number.
+            to: tokens that it holds afterwards.
+            done: whether the device has ended the steps begun so far; blocks of rejected tokens wait for it.
 
         Raises:
             Refused: GAP when rows before ``to`` are gone already (compressed, or slid out of the window): restore a
@@ -158,48 +175,60 @@ class RequestTable:
             if not 0 < to <= now:
                 raise ValueError(f"row {row} holds {now} tokens; give 1 to {now}, not {to}")
             self._check_rollback(row, now, to)
+            done = still(done)
             self._settle(row)
-            self._shrink(row, to)
+            self._shrink(row, to, done)
 
-    def publish(self, row: int, keys: Keys) -> int:
+    def publish(self, row: int, keys: Keys, *, done: Done | None = None) -> int:
         """Let others find the row's whole granules; returns how many the row shares now.
 
         The row goes on reading them under pins; where others published the same before, it changes over to theirs.
         Boundary kinds are published when the row ends exactly at a boundary.
 
+        Args:
+            row: row number.
+            keys: of its tokens.
+            done: whether the device has ended the steps begun so far; the row's own blocks wait for it where it changes
+                over to those of others.
+
         Raises:
-            Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model.
+            Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model, EPOCH when
+                the row was admitted, or its lease taken, before a reset.
         """
         with self._manager.lock:
             self._check(row)
             self._manager.check_keys(keys)
-            return self._publish(row, keys)
+            if self._epoch[row] != self._manager.epoch:
+                what = f"row {row} goes on from epoch {self._epoch[row]}, and it is {self._manager.epoch} now"
+                raise Refused(Reason.EPOCH, "publish", what)
+            return self._publish(row, keys, still(done))
 
-    def finish(self, row: int) -> None:
-        """End a request: what it shares is given back to the cache, what it owns is free."""
+    def finish(self, row: int, *, done: Done | None = None) -> None:
+        """End a request: what it shares is given back to the cache, what it owns is free.
+
+        Args:
+            row: row number; it can be given to another request at once.
+            done: whether the device has ended the steps begun so far; all slots of the row wait for it.
+        """
         manager = self._manager
         with manager.lock:
             self._check(row)
-            now, shared, blocks = manager.clock(), int(self._shared[row]), int(self._blocks[row])
+            done = still(done)
+            manager.unpark()
+            shared, blocks = int(self._shared[row]), int(self._blocks[row])
             for kind in self._kinds:
-                pool, table = manager.core.pools[kind], self._tables[kind][row]
-                self._abandon(kind, table[shared:blocks])
-                held = table[:shared].astype(np.intp)
-                if shared:
-                    pool.must("unpin", held, "requests", expected=pool.generations(held))
-                    pool.stamp(held, now)
-                    manager.core.sweep(kind)
+                self._abandon(kind, self._tables[kind][row, shared:blocks], done)
             if self._has_tail:
-                self._abandon("uncompressed_tail", self._tail[row : row + 1])
+                self._abandon("uncompressed_tail", self._tail[row : row + 1], done)
                 self._tail[row] = GUARD
             if self._window is not None:
                 ring = self._ring[row]
-                self._abandon("swa_window", ring[ring != GUARD])
+                self._abandon("swa_window", ring[ring != GUARD], done)
                 self._ring[row], self._ring_block[row] = GUARD, GUARD
+            if (end := self._ends[row]) is not None:
+                manager.give_up(self._receipt(row, *end), done)
             self.active[row] = False
             self._blocks[row] = self._shared[row] = 0
-            if (end := self._ends[row]) is not None:
-                manager.core.offer(*end)
             self._ends[row] = None
 
     # ---- what kernels and tests ask -------------------------------------------------------------------------------
@@ -357,21 +386,27 @@ class RequestTable:
 
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
 
-    def _make_blocks(self, rows: Rows) -> None:
+    def _make_blocks(self, rows: Rows, done: Done | None) -> None:
         """Blocks for rows whose next token begins one."""
         manager, at = self._manager, self.tokens[rows]
         fresh = rows[at % self._granule == 0]
         fresh = fresh[self._blocks[fresh] * self._granule == self.tokens[fresh]]
         counts = dict.fromkeys(self._kinds, len(fresh)) if len(fresh) else {}
-        turning = rows[:0]
+        turning = leaving = rows[:0]
         if self._window is not None and self._window.block is not None:
             turning = rows[at % self._window.block == 0]
             blocks = self.tokens[turning] // self._window.block
             turning = turning[self._ring_block[turning, blocks % self._window.width] != blocks]
             if len(turning):
+                leaving = self._ring[turning, self.tokens[turning] // self._window.block % self._window.width]
+                leaving = leaving[leaving != GUARD].astype(np.intp)
                 counts["swa_window"] = len(turning)
         if not counts:
             return
+        if done is None and len(leaving):  # then a full window needs no slot more
+            again = len(manager.core.pools["swa_window"].usable(leaving))
+            manager.core.make_room(counts | {"swa_window": len(turning) - again})
+            self._abandon("swa_window", leaving, None)
         slots = manager.take(counts, "take")
         if len(fresh):
             for kind in self._kinds:
@@ -379,15 +414,15 @@ class RequestTable:
             self._blocks[fresh] += 1
         if len(turning):
             self._turn(turning, slots["swa_window"])
+        if done is not None:
+            self._abandon("swa_window", leaving, done)
 
     def _turn(self, rows: Rows, slots: Rows) -> None:
         """The window's next block comes in; the one in its place has slid out."""
         assert self._window is not None and self._window.block is not None
         blocks = self.tokens[rows] // self._window.block
         places = blocks % self._window.width
-        old = self._ring[rows, places]
         self._ring[rows, places], self._ring_block[rows, places] = slots, blocks
-        self._abandon("swa_window", old[old != GUARD])
 
     def _advance(self, rows: Rows) -> None:
         """Rows that have come to a stride: entries, index keys, tail and window follow."""
@@ -452,11 +487,11 @@ class RequestTable:
             if need < have:
                 refuse(f"window rows before {have} are gone")
 
-    def _shrink(self, row: int, to: int) -> None:
+    def _shrink(self, row: int, to: int, done: Done | None) -> None:
         core, granule = self._manager.core, self._granule
         keep, blocks = -(-to // granule), int(self._blocks[row])
         for kind in self._kinds:
-            self._abandon(kind, self._tables[kind][row, keep:blocks])
+            self._abandon(kind, self._tables[kind][row, keep:blocks], done)
         self._blocks[row] = keep
         if keep > self._shared[row]:
             version = self._version_at(row, keep - 1, to)
@@ -469,11 +504,11 @@ class RequestTable:
             pool.must("rewind", tail, "requests", expected=pool.generations(tail), **where)
             self._in_tail[row] = to
         if self._window is not None:
-            self._rewind_window(row, to)
+            self._rewind_window(row, to, done)
         self.tokens[row] = to
         self._until[row] = self.stride - to % self.stride
 
-    def _rewind_window(self, row: int, to: int) -> None:
+    def _rewind_window(self, row: int, to: int, done: Done | None) -> None:
         pool, window = self._manager.core.pools["swa_window"], self._window
         assert window is not None
         if window.block is None:
@@ -481,7 +516,7 @@ class RequestTable:
             pool.must("rewind", held, "requests", expected=pool.generations(held), to_boundary=to // self._granule)
             return
         beyond = (self._ring_block[row] * window.block >= to) & (self._ring[row] != GUARD)
-        self._abandon("swa_window", self._ring[row, beyond])
+        self._abandon("swa_window", self._ring[row, beyond], done)
         self._ring[row, beyond], self._ring_block[row, beyond] = GUARD, GUARD
         if to % window.block:
             block = to // window.block
@@ -497,7 +532,7 @@ class RequestTable:
         before = min(prefilled, start + self._granule) // self.stride * self.stride
         return (PREFILL_VERSION if before > start else 0) + max(0, whole - before) // self.stride
 
-    def _publish(self, row: int, keys: Keys) -> int:
+    def _publish(self, row: int, keys: Keys, done: Done | None) -> int:
         manager, core, granule = self._manager, self._manager.core, self._granule
         start, stop = int(self._shared[row]), int(self.tokens[row]) // granule
         if stop > len(keys):
@@ -524,7 +559,7 @@ class RequestTable:
             if fresh.any():
                 core.seal(kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
             core.place(kind, spot, places, held, fresh)
-            self._abandon(kind, held[~fresh])
+            self._abandon(kind, held[~fresh], done)
             kept[kind] = held[fresh]
         for kind in kinds:
             pool = core.pools[kind]
@@ -568,7 +603,7 @@ class RequestTable:
             missing = np.array([core.index.find(trail, spot, place) is None for place in places.tolist()], bool)
             places, source = places[missing], source[missing].astype(np.intp)
             try:
-                core.make_room(kind, len(places))
+                core.make_room({kind: len(places)})
                 copies = pool.take(len(places), pool.rules.take())
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
@@ -617,10 +652,19 @@ class RequestTable:
             raise Refused(Reason.GAP, "requests", f"entry {entry} of row {row}'s window table is padding")
         return slot
 
-    def _abandon(self, kind: str, slots: npt.NDArray[Any]) -> None:
+    def _abandon(self, kind: str, slots: npt.NDArray[Any], done: Done | None) -> None:
         if len(slots):
-            pool, held = self._manager.core.pools[kind], slots.astype(np.intp)
-            pool.release("abandon", held, expected=pool.generations(held))
+            held = slots.astype(np.intp)
+            generations = self._manager.core.pools[kind].generations(held)
+            self._manager.give_up(GivenUp({kind: held}, {kind: generations}), done)
+
+    def _receipt(self, row: int, segment: Segment, boundary: int) -> Receipt:
+        """What the row shares, as a lease's receipt."""
+        pools, shared = self._manager.core.pools, int(self._shared[row])
+        slots = {kind: self._tables[kind][row, :shared].astype(np.intp) for kind in self._kinds}
+        generations = {kind: pools[kind].generations(held) for kind, held in slots.items()}
+        epoch = int(self._epoch[row])
+        return Receipt(self._manager.number(), self.owners[row], slots, generations, segment, boundary, epoch)
 
     def _check(self, row: int) -> None:
         if not 0 <= row < len(self.active) or not self.active[row]:

@@ -46,7 +46,7 @@ class AcquiresUnchecked(RemembersSlots):
             return super().acquire(answer, owner=owner)
         spot, slots = self.seen[id(answer)]
         with self.lock:
-            receipt = Receipt(next(self._numbers), owner, {}, {}, spot.segment, spot.at)
+            receipt = Receipt(self.number(), owner, {}, {}, spot.segment, spot.at, self.epoch)
             lease = Lease(self, receipt.lease_id, owner, answer.now, True, None, slots)
             self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
         return lease
@@ -74,7 +74,7 @@ class PinsAnyGeneration(RemembersSlots):
                 for kind in done:
                     self.core.pools[kind].must("unpin", slots[kind], "lease", expected=now[kind])
                 raise
-            receipt = Receipt(next(self._numbers), owner, slots, now, spot.segment, spot.at)
+            receipt = Receipt(self.number(), owner, slots, now, spot.segment, spot.at, self.epoch)
             lease = Lease(self, receipt.lease_id, owner, answer.now, answer.exact, None, seen)
             self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
         return lease

@@ -117,7 +117,7 @@ class Requests(RuleBasedStateMachine):
             self.model, dict.fromkeys(self.model.kinds, 9), NumpyBackend(), store=DictStore(), cold=4, rows=3
         )
         self.keys = [self.manager.keys(tokens(self.granule, prompt)) for prompt in range(3)]
-        self.published: set[bytes] = set()  # prefixes published in this epoch, or by a live request in any
+        self.published: set[bytes] = set()  # prefixes published in this epoch
         self.device_reads = True
         self.open: dict[int, tuple[int, Lease]] = {}  # lease number -> prompt, lease
         self.live: dict[int, int] = {}  # row -> prompt

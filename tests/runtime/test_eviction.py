@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.answers import Reason
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
@@ -101,3 +103,46 @@ def test_what_a_later_request_used_stays_when_many_go_at_once() -> None:
     assert manager.evict(KV, 6) == 6
     assert manager.match(old).now == 2 * granule
     assert manager.match(other).now == 0
+
+
+@pytest.mark.parametrize("name", ["tiny_deepseek_v4", "tiny_deepseek_v32", "tiny_gpt_oss"])
+def test_a_refusal_evicts_nothing_of_any_kind(name: str) -> None:
+    profile = PROFILES[name]
+    for full in profile.kinds:
+        manager = Manager(profile, dict.fromkeys(profile.kinds, 6), NumpyBackend())
+        granule = profile.granule
+        cached = manager.keys(list(range(6 * granule + 1)))
+        manager.publish(manager.reserve(cached, 0, 3))
+        blocker = manager.keys(list(range(900, 900 + 6 * granule)))
+        while manager.core.pools[full].free:  # this kind's free slots are all being filled
+            manager.reserve(blocker, 0, 1, kinds=(full,))
+        if not manager.evict(full, 6):  # the slots that are cached go, and are being filled too
+            continue
+        while manager.core.pools[full].free:
+            manager.reserve(blocker, 0, 1, kinds=(full,))
+        before = {kind: pool.table.words.tolist() for kind, pool in manager.core.pools.items()}
+        with pytest.raises(Refused) as refused:
+            manager.reserve(manager.keys(list(range(500, 500 + 6 * granule))), 0, 6)
+        assert refused.value.refusal is Reason.POOL_FULL and full in refused.value.detail
+        assert {kind: pool.table.words.tolist() for kind, pool in manager.core.pools.items()} == before
+        assert manager.audit().ok
+
+
+def test_what_stands_before_a_held_slot_does_not_count_as_room() -> None:
+    """A transfer reads the end of a chain, which protects all of it, though the beginning is nobody's."""
+    manager = Manager(PROFILES["llama"], {KV: 6}, NumpyBackend())
+    granule = manager.profile.granule
+    keys, other = chain(manager, 0, 0, 0, 4), chain(manager, 1, 0, 0, 2)
+    for one in (keys, other):
+        manager.publish(manager.reserve(one, 0, len(one)))
+    pool, spot = manager.core.pools[KV], manager.core.index.locate(keys.digests, 4)
+    end = manager.core.index.slots(0, spot, 3, 4).astype(np.intp)
+    pool.must("hold", end, "publish", expected=pool.generations(end))
+    with pytest.raises(Refused) as refused:
+        manager.reserve(chain(manager, 2, 0, 0, 3), 0, 3)
+    assert "0 free, 2 evictable, of 6" in refused.value.detail
+    assert [manager.match(one, 9 * granule).now for one in (keys, other)] == [4 * granule, 2 * granule]
+    pool.must("unhold", end, "publish", expected=pool.generations(end))
+    manager.core.offer(spot.segment, spot.at)
+    assert len(manager.reserve(chain(manager, 2, 0, 0, 3), 0, 3).slots[KV]) == 3
+    assert manager.audit().ok

@@ -152,6 +152,38 @@ def test_a_reset_voids_everything_but_leases() -> None:
     audited(manager)
 
 
+def test_nothing_that_rests_on_an_ended_epoch_is_published_in_a_later_one() -> None:
+    manager = make()
+    keys = keys_of(manager, 3)
+    put(manager, keys, 0, 2)
+    lease, other = (manager.acquire(manager.match(keys)) for _ in range(2))
+    cold, warm = manager.requests.admit(3 * A), manager.requests.admit(3 * A, lease=other)
+    assert manager.reset() == 2
+    put(manager, keys, 0, 2)  # the chain before what they bring is there again: of this epoch
+    on_lease = manager.reserve(keys, 2, 3, lease=lease)  # to go on with, for itself alone
+    for publish in (
+        lambda: manager.publish(on_lease),
+        lambda: manager.requests.publish(cold, keys),
+        lambda: manager.requests.publish(warm, keys),
+    ):
+        with pytest.raises(Refused) as late:
+            publish()
+        assert late.value.refusal is Reason.EPOCH
+        assert manager.match(keys, 9 * A).now == 2 * A
+    after = manager.requests.admit(3 * A, lease=lease)  # a request that begins now, on what was read then
+    with pytest.raises(Refused) as late:
+        manager.requests.publish(after, keys)
+    assert late.value.refusal is Reason.EPOCH
+    manager.abandon(on_lease)
+    for row in (cold, warm, after):
+        manager.requests.finish(row)
+    audited(manager)
+    row = manager.requests.admit(3 * A, lease=manager.acquire(manager.match(keys)))
+    assert manager.requests.publish(row, keys) == 3
+    manager.requests.finish(row)
+    audited(manager)
+
+
 def test_the_kernel_asks_for_its_layout_and_meaning() -> None:
     manager = make()
     keys = keys_of(manager, 2)

@@ -255,3 +255,115 @@ def test_random_lives_leave_nothing_behind(seed: int) -> None:
         manager.evict(kind, 99)
     audited(manager)
     assert all_free(manager)
+
+
+@pytest.mark.parametrize("name", small())
+def test_what_a_step_in_flight_may_use_is_nobodys_until_it_ends(name: str) -> None:
+    manager = make(name, slots=32)
+    granule, requests = manager.profile.granule, manager.requests
+    tokens = list(range(4 * granule))
+    keys = manager.keys(tokens)
+    ended: list[bool] = []
+
+    def done() -> bool:
+        return bool(ended)
+
+    used = {kind: pool.hot - pool.free for kind, pool in manager.core.pools.items()}
+    assert not any(used.values())
+    first, twin = requests.admit(granule), requests.admit(granule)
+    held: dict[str, set[int]] = {kind: set() for kind in manager.core.pools}
+    while requests.tokens[twin] < 3 * granule:  # blocks of windows slide out
+        for kind in manager.core.pools:
+            held[kind] |= set(requests.slots(kind).tolist())
+        requests.step([first, twin], done=done)
+        audited(manager)
+    assert requests.publish(first, keys, done=done) == 3
+    for kind in manager.core.pools:
+        held[kind] |= set(requests.slots(kind).tolist())
+    requests.publish(twin, keys, done=done)  # changes over to the blocks of the first
+    requests.finish(twin, done=done)
+    fill = manager.reserve(keys, 3, 4)
+    for kind, slots in fill.slots.items():
+        held[kind] |= set(slots.tolist())
+    manager.abandon(fill, done=done)
+    requests.finish(first, done=done)
+    audited(manager)
+    for kind, pool in manager.core.pools.items():
+        free = set(pool.free_slots.tolist())
+        assert held[kind] and not held[kind] & free, f"{kind}: {held[kind] & free} could be given to others"
+        assert not set(pool.eligible(np.array(sorted(held[kind]), np.intp)).tolist()) & held[kind]
+    ended.append(True)
+    for kind in manager.core.pools:
+        manager.evict(kind, 99)
+    audited(manager)
+    assert all_free(manager) and not manager.given_up and not manager.parked
+
+
+def test_rejected_blocks_wait_for_the_step_that_wrote_them() -> None:
+    manager = make("tiny_gpt_oss")
+    granule, ended = manager.profile.granule, []
+    row = manager.requests.admit(granule)
+    manager.requests.step([row])
+    kept = {kind: pool.free for kind, pool in manager.core.pools.items()}
+    manager.requests.rollback(row, granule, done=lambda: bool(ended))
+    assert manager.given_up and {kind: pool.free for kind, pool in manager.core.pools.items()} == kept
+    audited(manager)
+    manager.requests.step([row], done=lambda: bool(ended))  # takes other slots
+    audited(manager)
+    ended.append(True)
+    manager.requests.finish(row)
+    audited(manager)
+    assert all_free(manager)
+
+
+def test_a_device_query_that_raises_changes_nothing() -> None:
+    manager = make("tiny_gpt_oss")
+    granule = manager.profile.granule
+    row, other = manager.requests.admit(granule), manager.requests.admit(granule)
+    answers: list[bool] = []
+
+    def done() -> bool:
+        return answers[0]  # raises while there is no answer
+
+    with pytest.raises(IndexError):
+        manager.requests.finish(other, done=done)
+    assert manager.requests.active[other] and manager.audit().ok
+    answers.append(False)
+    manager.requests.finish(other, done=done)
+    del answers[0]
+    before = {kind: pool.table.words.tolist() for kind, pool in manager.core.pools.items()}
+    for call in (
+        lambda: manager.requests.admit(granule),
+        lambda: manager.requests.step([row]),
+        lambda: manager.requests.finish(row),
+    ):
+        with pytest.raises(IndexError):
+            call()
+        assert {kind: pool.table.words.tolist() for kind, pool in manager.core.pools.items()} == before
+        assert manager.requests.tokens[row] == granule and manager.audit().ok
+    answers.append(True)
+    manager.requests.finish(row)
+    assert all_free(manager) and manager.audit().ok
+
+
+def test_a_full_window_turns_in_the_slots_that_it_has() -> None:
+    manager = make("tiny_gpt_oss", slots=64)
+    width, block = manager.requests.window_width, manager.profile.window_block
+    assert block is not None
+    row = manager.requests.admit(width * block)
+    pool = manager.core.pools["swa_window"]
+    keys = manager.keys(list(range(64 * manager.profile.granule)))
+    while pool.free:
+        manager.reserve(keys, 0, 1, kinds=("swa_window",))
+    for _ in range(3 * width * block):
+        manager.requests.step([row])
+    held = set(manager.requests.slots("swa_window").tolist())
+    assert len(held) == width and pool.free == 0
+    audited(manager)
+    before = pool.table.words.tolist()
+    with pytest.raises(Refused) as refused:  # what the device still reads can't be written
+        manager.requests.step([row], done=lambda: False)
+    assert refused.value.refusal is Reason.POOL_FULL and pool.table.words.tolist() == before
+    audited(manager)
+    manager.requests.step([row])
+    audited(manager)

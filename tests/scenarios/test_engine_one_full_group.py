@@ -226,3 +226,70 @@ def test_S08_an_adapter_is_its_content_and_not_its_name(make: Any) -> None:
     for block in range(3):
         assert len({chain[block] for chain in digests}) == len(named)
     assert engine.manager.keys(prompt, **named[0]).digests == digests[0]
+
+
+def test_S10_a_reset_interrupts_nobody_and_leaves_nothing_to_find(make: Any, bench: Any) -> None:
+    """Two requests run, and the cache is reset.
+
+    Other engines refuse that until both have ended. Ours does it at once: from then on nothing of the old epoch is
+    found, what runs keeps its blocks and bytes until it ends, and none of it is published into the new epoch.
+    """
+    engine = make(10)
+    a, b = engine.start(runs(3, 7)), engine.start([50 + token for token in runs(3, 7)])
+    assert engine.hit(runs(3, 6)) == 48
+    lease = engine.manager.acquire(engine.match(runs(3, 6)))
+    held, epoch = [*engine.table(a), *engine.table(b)], engine.manager.epoch
+    assert engine.manager.reset() == epoch + 1
+    assert (engine.hit(runs(3, 6)), engine.cached()) == (0, 0)
+    assert engine.references(held) == [2, 2, 2, 1, 1, 1, 1, 1] and engine.free() == 2
+    with pytest.raises(Refused) as full:
+        engine.start([1000 + at for at in range(48)])
+    assert full.value.refusal is Reason.POOL_FULL
+    with pytest.raises(Refused) as ended:
+        engine.decode(a, [3] * 9)
+    assert ended.value.refusal is Reason.EPOCH and engine.hit([*runs(4), 9]) == 0
+    assert len(lease.view(KV, "rows", 0)) == 3
+
+    engine.end(a, b)
+    assert engine.free() == 7
+    engine.manager.release(lease)
+    assert engine.free() == engine.manager.core.pools[KV].free == 10
+    assert engine.start(runs(3, 6)).hit == 0
+    assert engine.hit(runs(3, 6)) == 48
+    bench.audited(engine.manager)
+
+
+def test_S10_a_reset_when_nobody_runs_frees_everything_at_once(make: Any, bench: Any) -> None:
+    """One request ended, and its blocks are cached. The reset is seen as one event that names all of them."""
+    seen: list[tuple[str, list[int]]] = []
+    engine = make(10, on_event=lambda fired: seen.append((fired.event, fired.slots.tolist())))
+    a = engine.start(runs(3, 7))
+    held = engine.table(a)[:3]
+    engine.end(a)
+    seen.clear()
+    engine.manager.reset()
+    assert [(event, sorted(slots)) for event, slots in seen] == [("expire", held), ("evict", held)]
+    assert engine.hit(runs(3, 6)) == 0 and engine.manager.core.pools[KV].free == 10
+    bench.audited(engine.manager)
+
+
+def test_S10_removal_is_told_before_reuse(make: Any, bench: Any) -> None:
+    """Three blocks hold a prompt of 48 tokens: one event stores it. For 48 others they are first removed, then stored.
+
+    ``on_event`` tells each event once, as it happens; there is no queue that a reader would have to empty.
+    """
+    seen: list[tuple[str, list[int]]] = []
+    engine = make(3, on_event=lambda fired: seen.append((fired.event, sorted(fired.slots.tolist()))))
+    a = engine.start(list(range(48)))
+    every = engine.table(a)
+    assert [event for event in seen if event[0] == "seal"] == [("seal", every)]
+    engine.end(a)
+    seen.clear()
+    engine.start(list(range(100, 148)))
+    removed = [at for at, (event, _) in enumerate(seen) if event == "evict"]
+    assert sorted(slot for at in removed for slot in seen[at][1]) == every
+    stored = [at for at, (event, _) in enumerate(seen) if event == "seal"]
+    taken = [at for at, (event, _) in enumerate(seen) if event == "take"]
+    assert [seen[at] for at in stored] == [("seal", every)]
+    assert max(removed) < min(taken) < stored[0]
+    bench.audited(engine.manager)
