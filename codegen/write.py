@@ -92,6 +92,10 @@ def put(target: Path, text: str) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
+    target = target.resolve()  # of a link, what it leads to
+    if target.exists() and not target.is_file():  # a device or a pipe: nothing takes its place
+        target.write_text(text, encoding="utf-8", newline="\n")
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

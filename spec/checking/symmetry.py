@@ -75,7 +75,7 @@ class Symmetry:
     @property
     def trivial(self) -> bool:
         """Whether there is nothing to renumber."""
-        return not self.slots and not self.copies
+        return not self.system.cells or not (self.slots or self.copies)
 
 
 def symmetry_of(protocol: Protocol, system: System) -> Symmetry:

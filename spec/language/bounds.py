@@ -68,7 +68,11 @@ def interval(expr: Expr) -> tuple[int, int]:
 
 
 def _arithmetic(op: str, left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
-    """Bounds of ``left op right``; a divisor is positive and a dividend not negative, as the parser proves."""
+    """Bounds of ``left op right``.
+
+    A divisor is positive and a dividend not negative wherever the value matters, as the parser proves; in parts that
+    turn out never to be reached a divisor may have become 0.
+    """
     match op:
         case "+":
             return left[0] + right[0], left[1] + right[1]
@@ -78,6 +82,6 @@ def _arithmetic(op: str, left: tuple[int, int], right: tuple[int, int]) -> tuple
             corners = [a * b for a in left for b in right]
             return min(corners), max(corners)
         case "//":
-            return left[0] // right[1], left[1] // right[0]
+            return left[0] // max(right[1], 1), left[1] // max(right[0], 1)
         case _:
-            return 0, min(left[1], right[1] - 1)
+            return 0, max(0, min(left[1], right[1] - 1))

@@ -193,6 +193,8 @@ class _Translation:
     def _divided(
         self, op: str, dividend: Expr, sides: tuple[_Formula, ...], left: _Sum, divisor: int
     ) -> tuple[tuple[_Formula, ...], _Sum]:
+        if divisor <= 0:  # other guards keep this from being computed
+            return (*sides, _at_least({_ONE: -1})), {}
         quotient = f"//{len(self.fresh)}"
         self.fresh[quotient] = interval(dividend)[1] // divisor
         rest = _minus(left, {quotient: divisor})

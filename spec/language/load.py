@@ -77,9 +77,8 @@ class Loaded:
 def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, int]] | None = None) -> Loaded:
     """Read and check a spec: ``vocabulary.yaml``, ``objects/``, ``protocols/``, ``models/``. None: the shipped one.
 
-    ``safeguards/`` holds machines of what the runtime keeps besides slots of objects, ``protocols/machines/`` those that
-    only protocols use.
-    Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
+    ``safeguards/`` holds machines of what the runtime keeps besides slots of objects, and ``protocols/machines/`` those
+    that only protocols use. Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
     ``bounds`` are sizes in place of those that a protocol's file gives: protocol -> name of a bound -> value.
     """
     sizes = bounds or {}

@@ -403,8 +403,7 @@ class _Resolver:
         at = self._at(raw)
         match raw.kind:
             case "number":
-                value = int(raw.text)
-                if value > INT64_MAX:
+                if len(raw.text.lstrip("0")) > len(str(INT64_MAX)) or (value := int(raw.text)) > INT64_MAX:
                     return self._problem(
                         "E206", raw, f"{raw.text} is more than 64 signed bits hold", "use a smaller number"
                     )

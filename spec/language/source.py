@@ -227,9 +227,8 @@ def number_of(node: Node | None, what: str, problems: Problems, low: int, high: 
         fix = "leave the quotes out" if quoted else "write decimal digits"
         problems.add("E114", node.at, f"{what} must be a whole number, but this is {_kind(node)}", fix)
         return None
-    value = int(node.text)
-    if not low <= value <= high:
-        problems.add("E116", node.at, f"{what} is {value}", f"use a number from {low} to {high}")
+    if len(node.text.lstrip("-0")) > len(str(high)) or not low <= (value := int(node.text)) <= high:
+        problems.add("E116", node.at, f"{what} is {node.text}", f"use a number from {low} to {high}")
         return None
     return value
 

@@ -124,6 +124,7 @@ def test_places_point_at_the_operand() -> None:
         ("a / 2 > 1", "E203", "/", "did you mean '//'?"),
         ("p == True", "E203", "True", "did you mean 'true'?"),
         ("0 < a < 3", "E203", "chains", "join two comparisons"),
+        ("a > " + "9" * 5_000, "E206", "64 signed bits", "smaller"),
         ("p implies p implies p", "E203", "implies", "parentheses"),
         ("p implies a > 0 if p else p", "E203", "implies", "parentheses"),
         ("a > ", "E203", "the end", ""),

@@ -75,6 +75,7 @@ def test_a_wrong_way_would_be_seen() -> None:
         (["a * b == 42"], Way.ENUMERATED),
         (["min(a, b) > 3 and max(a, b) < 5"], Way.LINEAR),
         (["state == resident and form == narrow"], Way.LINEAR),
+        (["a % max(2 if p else 0, 1) == 1"], Way.LINEAR),  # one of its parts, never reached, divides by 0
     ],
 )
 def test_the_usual_way_is_taken(texts: list[str], way: Way) -> None:

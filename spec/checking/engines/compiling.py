@@ -43,7 +43,7 @@ def load(files: Mapping[str, str]) -> ctypes.CDLL:
         files: name -> text; those that end in .c are compiled.
 
     Raises:
-        CompileError: there is no compiler, or it says that something is wrong.
+        CompileError: there is no compiler, it says that something is wrong, or there is no room for what it writes.
 
     """
     command = compiler()
@@ -53,25 +53,39 @@ def load(files: Mapping[str, str]) -> ctypes.CDLL:
     kept = cache_directory() / name
     if _is_ours(kept):
         return ctypes.CDLL(str(kept))
-    with tempfile.TemporaryDirectory(prefix="kvfsm-") as directory:
-        built = _built(command, files, Path(directory))
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # The directory may be on another file system, across which a file can't be renamed.
-            beside = kept.parent / f".{name}.{os.getpid()}.{os.path.basename(directory)}"
-            shutil.copyfile(built, beside)
-            os.replace(beside, kept)
-        except OSError:
-            return ctypes.CDLL(str(built))  # stays loaded after its file is gone
-        return ctypes.CDLL(str(kept))
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvfsm-") as directory:
+            built = _built(command, files, Path(directory))
+            _keep(built, kept)
+            return ctypes.CDLL(str(built))  # stays loaded when its file is gone
+    except OSError as error:
+        text = f"{command} could not be run: {error}; fix: make room, or name another folder in TMPDIR"
+        raise CompileError(text) from error
+
+
+def _keep(built: Path, kept: Path) -> None:
+    """Put a library into the cache, if there is room, with its digest at the end, which loaders ignore."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The two may be on different file systems, across which a file can't be renamed.
+        beside = kept.parent / f".{kept.name}.{os.getpid()}.{built.parent.name}"
+        text = built.read_bytes()
+        beside.write_bytes(text + hashlib.sha256(text).digest())
+        os.replace(beside, kept)
+    except OSError:
+        return
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a library is there and nobody else could have put it there."""
+    """Whether a library is there, whole, and nobody else could have put it there: a damaged one kills who loads it."""
     try:
-        return path.stat().st_uid == os.getuid()
+        if path.stat().st_uid != os.getuid():
+            return False
+        kept = path.read_bytes()
     except OSError:
         return False
+    size = hashlib.sha256().digest_size
+    return len(kept) > size and hashlib.sha256(kept[:-size]).digest() == kept[-size:]
 
 
 def _digest(command: str, files: Mapping[str, str]) -> str:

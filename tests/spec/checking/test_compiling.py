@@ -68,3 +68,26 @@ def test_without_a_compiler_the_message_says_what_to_do(monkeypatch: pytest.Monk
     assert compiler() is None
     with pytest.raises(CompileError, match="install gcc or clang, or name one in CC"):
         load(answer(46))
+
+
+@needs_compiler
+@pytest.mark.parametrize("left", [0, 10, 5_000])
+def test_a_damaged_library_is_built_anew(cache: Path, left: int) -> None:
+    """Loading half a library would not raise, but kill the process."""
+    load(answer(46 + left))
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    kept.unlink()  # the mapped file itself may not shrink
+    kept.write_bytes(whole[:left])
+    assert load(answer(46 + left)).answer() == 46 + left
+    assert kept.read_bytes() == whole
+
+
+@needs_compiler
+def test_no_room_to_compile_in_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(CompileError, match="No space left on device; fix: make room"):
+        load(answer(47))

@@ -146,6 +146,13 @@ def changed_to_name_slot_0(protocol: Protocol, name: str) -> Protocol:
     return dataclasses.replace(protocol, properties=(*protocol.properties, claim))
 
 
+def test_where_nothing_ever_changes_there_is_nothing_to_renumber() -> None:
+    protocol = shipped.protocol("toctou")
+    found = symmetry_of(protocol, ground(protocol))
+    assert not found.trivial
+    assert dataclasses.replace(found, system=dataclasses.replace(found.system, cells=())).trivial
+
+
 def test_slots_that_steps_name_are_unlike_and_the_report_says_so() -> None:
     _, found, _ = laid_out(shipped.protocol("evict"))
     assert found.slots == ()
