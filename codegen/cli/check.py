@@ -7,10 +7,12 @@
   kvfsm check --mutants                      also make every small fault, and see that a claim notices; with
                                              protocols named, faults of their own steps and those they declare
   kvfsm check --prove                        also prove what can be proved for any number of slots and actors
+  kvfsm check --mutants --prove --table CHECKED.md     and write what was found as a page
   kvfsm check --json                         {"ok": ..., "protocols": [{"protocol", "states", "properties", ...}]}
 
 A claim is proved (for all sizes), explored (holds in every state within the bounds), or, when the search ended early,
 unknown unless it broke before. A search that does not end within its memory is incomplete, and that is no pass.
+Faults are looked for with NumPy in up to 1,000,000 states each, whatever --engine, --states and --symmetry say.
 Exit codes: 0 all hold; 1 a claim is violated or unknown; 2 used wrongly; 130 stopped, after a report of what is known.
 """
 

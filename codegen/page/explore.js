@@ -48,7 +48,10 @@ function wordOf(state, instance, slot) {
   return Object.fromEntries(INSTANCE[instance].fields.map(([name]) => [name, cellValue(state, `${instance}[${slot}].${name}`)]));
 }
 
-/** Fire one event on one word: how it went, and the word after it. */
+/**
+ * Fire one event on one word: how it went, and the word after it, as `language/interpreter.py` has it.
+ * test_explore.py, test_the_page_steps_as_the_system_does, holds the two equal along walks through every protocol.
+ */
 function fire(instance, slot, event, args, word) {
   const machine = INSTANCE[instance];
   const {cases, args: given} = machine.events[event];
@@ -221,7 +224,7 @@ function storiesIn(data) {
   return [];
 }
 
-// Windows between check and use, as `story.py` finds them.
+// Windows between check and use, as `story.py` finds them; test_explore.py holds the two equal, test_windows_are_those_of_the_story.
 
 function windows(turns) {
   const found = [];
@@ -288,6 +291,8 @@ function h(tag, attributes, ...children) {
 
 const hue = (who) => `lane-${COPIES.findIndex((copy) => copy.who === who) % 8}`;
 
+let keyed = {};  // letter -> the move that it takes, as the page was last drawn
+
 function render() {
   const state = current();
   const next = successors(state);
@@ -304,7 +309,7 @@ function render() {
   document.querySelector("#back").disabled = document.querySelector("#restart").disabled = run.cursor === 0;
   document.querySelector("#forward").disabled = run.cursor === run.turns.length;
   document.querySelector("#random").disabled = next.length === 0;
-  render.keys = keys;
+  keyed = keys;
 }
 
 function actorCard(state, next, {actor, copy, who}, open, keys) {
@@ -536,7 +541,7 @@ function onKey(event) {
     Backspace: () => go(run.cursor - 1), " ": anyStep, "/": openLoader, ".": toggleTheme,
     "?": () => document.querySelector("#keys").showModal(),
   };
-  const option = render.keys[event.key];
+  const option = keyed[event.key];
   if (event.key === " " && event.target.tagName === "BUTTON") return;
   if (!moves[event.key] && !option) return;
   event.preventDefault();

@@ -120,7 +120,7 @@ def test_the_picture_shows_what_the_document_says(page: Page, evict: Path) -> No
 def test_keys_step_and_go_back(page: Page, evict: Path) -> None:
     page.open(evict)
     at = "[run.cursor, run.turns.length]"
-    assert page.value("Object.values(render.keys).map(option => option.command.step)") == ["publish"]
+    assert page.value("Object.values(keyed).map(option => option.command.step)") == ["publish"]
     page.press("a")
     assert page.value(at) == [1, 1]
     page.press("a")
