@@ -53,3 +53,10 @@ def test_every_link_leads_somewhere() -> None:
     targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", README)]
     assert len(targets) > 8
     assert [target for target in targets if target and not (REPO / target).exists()] == []
+
+
+def test_every_protocol_has_its_row_in_the_table_of_races() -> None:
+    folder = REPO / "spec" / "protocols"
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+\.yaml)\) \|", (folder / "README.md").read_text("utf-8"), re.M)
+    assert sorted(f"{name}.yaml" for name, _ in rows) == sorted(path.name for path in folder.glob("*.yaml"))
+    assert all(file == f"{name}.yaml" for name, file in rows)

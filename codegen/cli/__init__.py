@@ -52,11 +52,12 @@ VERBS = (
 )
 
 DESCRIPTION = """\
-KV-cache consistency from one YAML spec: state classes, CUDA headers, diagrams and tests.
+KV-cache consistency from one YAML spec: state classes, CUDA headers, diagrams, tests, and a model checker.
 
 Edit a spec and regenerate:   kvfsm lint && kvfsm gen
 Start a spec of your own:     kvfsm init my_spec && kvfsm gen --spec my_spec --out my_package
 Look at a machine:            kvfsm explain swa_window.pin; kvfsm draw
+Try every interleaving:       kvfsm check evict; kvfsm explore evict
 See the whole chain run:      kvfsm demo
 """
 
