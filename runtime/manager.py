@@ -36,7 +36,7 @@ from .policy import WindowPolicy, replay_range
 from .profile import Profile
 from .requests import RequestTable
 from .store_keys import object_ids
-from .stores.store import EpochEnded, ObjectId, Store, StoreError
+from .stores.store import ObjectId, Store
 from .storing import Storer
 from .table import OnEvent
 from .trace import EventTrace, told
@@ -113,7 +113,7 @@ class Manager:
         self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
         self.loader = Loader(self)
         self._packer = Packer(self)
-        self._storer = Storer(self)
+        self.storer = Storer(self)
         self.requests = RequestTable(self, rows)
 
     # ---- keys and reads -------------------------------------------------------------------------------------------
@@ -333,18 +333,13 @@ class Manager:
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
             writing = self.store is not None and self._writes == "write_through" and not fill.lossy
             if writing:
-                held = self._storer.hold(kept)
+                held = self.storer.hold(kept)
         if writing:
             try:
-                self._storer.put(fill.digests, fill.salt, kept, fill.store_epoch)
-            except EpochEnded:
-                return  # a reset came in between: nothing is wrong, and nothing is kept
-            except StoreError:
-                with self.lock:
-                    self.store_failures += 1
+                self.storer.write_through(fill, kept)
             finally:
                 with self.lock:
-                    self._storer.unhold(held, spot.segment, fill.stop)
+                    self.storer.unhold(held, spot.segment, fill.stop)
 
     def persist(self, keys: Keys, start: int = 0) -> int:
         """Store what memory holds of a chain from granule ``start`` on, and the store lacks; durable when it returns.
@@ -360,7 +355,7 @@ class Manager:
             Refused: IDENTITY for keys of another model, TOO_MANY_HOLDS while too many others store the same.
             ValueError: a manager without a store.
         """
-        return self._storer.persist(keys, start)
+        return self.storer.persist(keys, start)
 
     def abandon(self, fill: Fill, *, done: Done | None = None) -> None:
         """Give a fill up; its slots are free again.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .fill import Fill
 from .index import Segment, Spot
 from .keys import Keys
-from .stores.store import Item
+from .stores.store import EpochEnded, Item, StoreError
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -49,6 +50,16 @@ class Storer:
             core.pools[kind].must("unhold", slots, "publish", expected=generations)
             core.sweep(kind)
         core.offer(segment, at)
+
+    def write_through(self, fill: Fill, kept: Kept) -> None:
+        """Store what a fill brought. A store that can't is counted and otherwise without consequence."""
+        try:
+            self.put(fill.digests, fill.salt, kept, fill.store_epoch)
+        except EpochEnded:
+            return  # a reset came in between: nothing is wrong, and nothing is kept
+        except StoreError:
+            with self._manager.lock:
+                self._manager.store_failures += 1
 
     def put(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None) -> int:
         """Store what held slots hold, as of a store's epoch; returns how many objects were written.

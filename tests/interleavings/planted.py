@@ -117,8 +117,9 @@ class PublishesEarly(Manager):
 class StoresUnheld(Manager):
     """Lets slots be evicted and taken anew while they are copied to the store."""
 
-    def _hold(self, kept: Any) -> Any:
-        return {}
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.storer.hold = lambda kept: {}  # type: ignore[method-assign]
 
 
 class StoresLate(Manager):

@@ -32,8 +32,8 @@ WRITES: Mapping[Resource, bool] = {STATE: True}
 GUARDS: Mapping[str, Mapping[Resource, bool]] = {
     "Manager.release": WRITES,  # what is parked is no event
     "Manager.reset": WRITES,  # nor is an epoch
-    "Loader._count_failure": {},  # touches the dictionary of failures alone
-    "Manager._put": {},  # the same
+    "Storer.put": {},  # touches the dictionary of failures alone
+    "Storer.write_through": {},  # and this the count of them
 }
 """What the holder of the manager's lock touches from the start, by the function that takes it; others read."""
 
