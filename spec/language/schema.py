@@ -32,7 +32,7 @@ _INVARIANT: _Schema = {"type": "string", "pattern": "^[ST][1-9][0-9]?$", "descri
 def emit(spec: Spec) -> dict[str, str]:
     """Path -> text of the schemas; actors, refusals and machines are those of ``spec``."""
     machines = [machine.name for machine in spec.machines]
-    of_protocols = [*machines, *(machine.name for machine in spec.protocol_machines)]
+    of_protocols = [machine.name for machine in spec.all_machines]
     schemas = {
         "machine": machine_schema(spec.vocabulary),
         "vocabulary": vocabulary_schema(),
