@@ -68,5 +68,5 @@ def test_H11_control_targets_from_the_end_are_noticed(
         return made and replace(made, wanted={kind: places + 1 for kind, places in made.wanted.items()})
 
     monkeypatch.setattr(Matcher, "_plan", from_the_end)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"\[1, 2\] == \[0, 1\]"):
         scenario(bench, open_store, tokens=65, computed=0, external=64)

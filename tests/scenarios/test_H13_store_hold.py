@@ -72,5 +72,5 @@ def test_H13_control_a_store_without_holds_is_noticed(
     bench: Any, open_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Storer, "hold", lambda self, kept: {})
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="2 == 1"):
         scenario(bench, open_store)

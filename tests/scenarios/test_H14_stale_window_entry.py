@@ -54,5 +54,5 @@ def test_H14_control_an_entry_that_is_left_behind_is_noticed(bench: Any, monkeyp
         return None
 
     monkeypatch.setattr(Index, "drop", forgetful)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="2 == 1"):
         scenario(bench)

@@ -78,5 +78,5 @@ def test_H16_reordering_the_batch_changes_nothing(bench: Any) -> None:
 def test_H16_control_a_carry_by_place_in_the_batch_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     by_owner = RequestTable.tail_table
     monkeypatch.setattr(RequestTable, "tail_table", lambda self, rows: by_owner(self, np.arange(len(rows))))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"\[\[0, 0, 0, 1\]\] == \[\[1, 1, 1, 1\]\]"):
         scenario(bench)

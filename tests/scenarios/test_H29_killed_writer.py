@@ -172,5 +172,5 @@ def test_H29_control_a_block_that_is_not_verified_is_noticed(
     bench: Any, running: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "payload_fits", lambda payload, expected: True)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="32 == 16"):
         flipped(bench, running)

@@ -66,5 +66,5 @@ def test_H39_control_an_acknowledgement_for_the_small_piece_is_noticed(
         return put(self, digests, salt, pieces, epoch)
 
     monkeypatch.setattr(Storer, "put", small_piece)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="0 == 375"):
         scenario(bench, open_store, False)
