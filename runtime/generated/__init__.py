@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ..table import Table
+from .block_budget import BlockBudget, BlockBudgetTable
 from .captured_graph import CapturedGraph, CapturedGraphTable
 from .compressed_kv import CompressedKv, CompressedKvTable
 from .graph_pool import GraphPool, GraphPoolTable
 from .indexer_state import IndexerState, IndexerStateTable
 from .ondisk_prefix import OndiskPrefix, OndiskPrefixTable
+from .queued import Queued, QueuedTable
 from .refusal import Refusal
 from .swa_window import SwaWindow, SwaWindowTable
 from .uncompressed_tail import UncompressedTail, UncompressedTailTable
@@ -23,6 +25,8 @@ KINDS: dict[str, type[Table]] = {
 
 __all__ = [
     "KINDS",
+    "BlockBudget",
+    "BlockBudgetTable",
     "CapturedGraph",
     "CapturedGraphTable",
     "CompressedKv",
@@ -33,6 +37,8 @@ __all__ = [
     "IndexerStateTable",
     "OndiskPrefix",
     "OndiskPrefixTable",
+    "Queued",
+    "QueuedTable",
     "Refusal",
     "SwaWindow",
     "SwaWindowTable",
