@@ -344,8 +344,8 @@ class Manager:
     def persist(self, keys: Keys, start: int = 0) -> int:
         """Store what memory holds of a chain from granule ``start`` on, and the store lacks; durable when it returns.
 
-        For what was published by live requests, under ``writes="none"``, or when the store failed. Packed granules and
-        what rests on a lossy form or on a replay stay out.
+        For what live requests published (the device must have written its bytes by now), what was published under
+        ``writes="none"``, or when the store failed. What is packed, or rests on a lossy form or on a replay, stays out.
 
         Returns:
             The number of objects written.
@@ -353,7 +353,7 @@ class Manager:
         Raises:
             StoreError: nothing was stored.
             Refused: IDENTITY for keys of another model, TOO_MANY_HOLDS while too many others store the same.
-            ValueError: a manager without a store.
+            ValueError: a manager without a store, or a start that is no granule of the keys.
         """
         return self.storer.persist(keys, start)
 

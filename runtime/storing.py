@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .errors import Refused
 from .fill import Fill
 from .index import Segment, Spot
 from .keys import Keys
@@ -34,13 +35,21 @@ class Storer:
         self._manager = manager
 
     def hold(self, kept: Kept) -> Held:
-        """Protect slots that the store is about to read. The caller holds the lock."""
+        """Protect slots that the store is about to read, all or none. The caller holds the lock.
+
+        Raises:
+            Refused: TOO_MANY_HOLDS.
+        """
         pools, held = self._manager.core.pools, {}
-        for kind, (slots, _) in kept.items():
-            if len(slots):
+        try:
+            for kind, slots in ((kind, slots) for kind, (slots, _) in kept.items() if len(slots)):
                 generations = pools[kind].generations(slots)
                 pools[kind].must("hold", slots, "publish", expected=generations)
                 held[kind] = slots, generations
+        except Refused:
+            for kind, (slots, generations) in held.items():
+                pools[kind].must("unhold", slots, "publish", expected=generations)
+            raise
         return held
 
     def unhold(self, held: Held, segment: Segment, at: int) -> None:
@@ -84,6 +93,8 @@ class Storer:
         manager, core = self._manager, self._manager.core
         if manager.store is None:
             raise ValueError("there is no store behind this manager; make it with store=")
+        if not 0 <= start <= len(keys):
+            raise ValueError(f"start={start} of keys over {len(keys)} granules; give granules, not tokens")
         manager.check_keys(keys)
         with manager.lock:
             spot = core.index.locate(keys.digests, len(keys))

@@ -1,4 +1,4 @@
-"""What memory holds is stored on demand while others evict, reset, pack and publish: its own bytes, in every schedule."""
+"""Memory is stored on demand while others evict, reset, pack and publish: its own bytes, in every schedule."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
@@ -137,6 +138,42 @@ def test_a_reset_in_between_keeps_nothing(tmp_path: Path) -> None:
         manager.persist(keys)
     assert (stored(name, store), store.usage().objects) == (0, 0)
     assert manager.audit().ok and all(pool.free == 32 for pool in manager.core.pools.values())
+    store.close()
+
+
+def test_too_many_at_once_are_refused_and_hold_nothing(tmp_path: Path) -> None:
+    name = "tiny_deepseek_v4"
+    _, store = make(name, tmp_path)
+    manager = manager_over(name, store, writes="none")
+    keys = prompt(manager, 2)
+    put(manager, keys, 0, 2)
+    contains, deep = store.contains, []
+
+    def again(ids: Any) -> Any:
+        """While one stores, another begins."""
+        deep.append(manager.core.pools["compressed_kv"].table.fields("holds").max())
+        try:
+            manager.persist(keys)
+        finally:
+            store.contains = contains  # type: ignore[method-assign]
+        return contains(ids)
+
+    store.contains = again  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="TOO_MANY_HOLDS"):
+        manager.persist(keys)
+    assert max(deep) == manager.core.pools["uncompressed_tail"].table.LAYOUT.field("holds").high  # fewer than KV has
+    for kind, pool in manager.core.pools.items():
+        assert not pool.table.fields("holds").any(), kind
+    assert manager.persist(keys) == store.usage().objects > 0
+    assert manager.audit().ok
+    store.close()
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_start_that_is_no_granule_of_the_keys_is_refused(start: int, tmp_path: Path) -> None:
+    manager, store = make("tiny_gpt_oss", tmp_path)
+    with pytest.raises(ValueError, match="give granules, not tokens"):
+        manager.persist(prompt(manager, 2), start)
     store.close()
 
 
