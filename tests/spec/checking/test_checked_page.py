@@ -9,7 +9,8 @@ import pytest
 
 from kvfsm.codegen.cli import main
 from kvfsm.spec.checking.mutants import machine_faults, protocol_faults
-from kvfsm.spec.language.load import load_spec
+
+from .shipped import spec
 
 PAGE = Path(__file__).parents[3] / "spec" / "CHECKED.md"
 WRITE = "write it anew: kvfsm check --mutants --prove --table spec/CHECKED.md"
@@ -26,16 +27,15 @@ def test_every_protocol_stands_there_with_its_bounds() -> None:
     listed = {row[0]: row[1] for row in rows() if len(row) == 7 and row[0] not in ("protocol", "---")}
     bounds = {
         protocol.name: ", ".join(f"{bound.name} {bound.value}" for bound in protocol.bounds)
-        for protocol in load_spec().required().protocols
+        for protocol in spec().protocols
     }
     assert listed == bounds, WRITE
 
 
 def test_every_fault_stands_there_and_none_goes_unnoticed() -> None:
-    spec = load_spec().required()
-    made = {fault.name for machine in spec.all_machines for fault in machine_faults(machine)}
-    made |= {fault.name for protocol in spec.protocols for fault in protocol_faults(protocol)}
-    made |= {f"{protocol.name}: {mutant.name}" for protocol in spec.protocols for mutant in protocol.mutants}
+    made = {fault.name for machine in spec().all_machines for fault in machine_faults(machine)}
+    made |= {fault.name for protocol in spec().protocols for fault in protocol_faults(protocol)}
+    made |= {f"{protocol.name}: {mutant.name}" for protocol in spec().protocols for mutant in protocol.mutants}
     listed = {row[0]: row[1] for row in rows() if len(row) == 3 and row[0] not in ("fault", "---")}
     assert set(listed) == made, WRITE
     assert [name for name, fate in listed.items() if "not noticed" in fate] == []

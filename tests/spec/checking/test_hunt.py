@@ -19,19 +19,25 @@ import yaml
 from kvfsm.codegen.cli.check_mutants import Mutant, hunted, wrong_marks
 from kvfsm.spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, hunt
 from kvfsm.spec.checking.mutants import ProtocolFault, machine_faults, protocol_faults
-from kvfsm.spec.language.load import Spec, load_spec
-from kvfsm.spec.language.model import Equivalent
+from kvfsm.spec.language.model import Equivalent, Machine
 from kvfsm.spec.language.problems import Problem, Problems
 from kvfsm.spec.language.protocol import Protocol
 from kvfsm.spec.language.reader import read_machine
 from kvfsm.spec.language.rules import check_protocol_machine
 
+from .shipped import spec
+
 SMALL = ("resume", "settle", "split", "toctou")
 
 
-@cache
-def spec() -> Spec:
-    return load_spec().required()
+def kept() -> dict[str, tuple[Machine, ...]]:
+    """The machines in each folder of the spec."""
+    whole = spec()
+    return {
+        "objects": whole.machines,
+        "safeguards": whole.safeguards,
+        "protocols/machines": whole.protocol_machines,
+    }
 
 
 @cache
@@ -128,9 +134,7 @@ def test_each_guard_of_a_small_protocol_is_left_out_once(name: str) -> None:
 
 
 def test_each_guard_of_every_machine_is_left_out_once() -> None:
-    for machines, folder in (
-        (spec().machines, "objects"), (spec().safeguards, "safeguards"), (spec().protocol_machines, "protocols/machines")
-    ):
+    for folder, machines in kept().items():
         for machine in machines:
             names = [fault.name.removeprefix(f"{machine.name}.") for fault in machine_faults(machine)]
             dropped = [name.removesuffix(": case dropped") for name in names if name.endswith(": case dropped")]
@@ -183,9 +187,7 @@ def test_a_mark_excuses_what_goes_unnoticed_and_nothing_else() -> None:
 @pytest.mark.long
 def test_the_spec_is_refused_without_any_one_guard_of_a_machine(tmp_path: Path) -> None:
     """A case whose bare ``when:`` is deleted hides those after it, so that the file is no machine any more."""
-    for machines, folder in (
-        (spec().machines, "objects"), (spec().safeguards, "safeguards"), (spec().protocol_machines, "protocols/machines")
-    ):
+    for folder, machines in kept().items():
         for machine in machines:
             whole = bare(machine.name, folder)
             path = tmp_path / f"{machine.name}.yaml"
