@@ -38,8 +38,8 @@ from .system import NOWHERE, Cell, Claim, Command, Fired, Promise, System
 
 HOLDS = ("pins", "holds")  # counters of those who use a slot
 AT_WORK = ("loading", "expanding", "quarantined")  # what a state counts as while somebody still has to finish
-OTHERS = "others"  # cells of this name count copies that are not there
-AT_FIRST = "_at_first"  # and of this name, copies that fulfil the condition before they have moved
+OTHERS = "others:"  # cells whose names begin so count copies that are not there; no field is called that
+AT_FIRST = ":at_first"  # and of this name, copies that fulfil the condition before they have moved
 _OTHERS_MAX = 1 << 40  # more than any number that a claim compares them with
 _KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
@@ -51,7 +51,7 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_pr
         protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
         faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
         for_proof: with the lemmas, and every ``count`` also counts copies that are not there, any number of them, which
-            do not move: a cell "others_actor_n" each, that no command updates. ``AT_FIRST`` ends its name where a copy
+            do not move: a cell "others:actor:n" each, that no command updates. ``AT_FIRST`` ends its name where a copy
             fulfils the condition from the first state on; elsewhere it is 0 there.
 
     Returns:
@@ -168,21 +168,21 @@ class _Grounding:
         return rewritten(expr, rule)  # the rule leaves conditions alone until it meets their Count
 
     def _others(self, counted: Count, claim: Expr, binding: Mapping[str, int]) -> Name:
-        """How many copies that are not there fulfil a condition, for the slot that the claim speaks of."""
+        """How many copies that are not there fulfil a condition, for each slot that it asks about."""
         assert self.others is not None
-        indexes = {
+        indexes = tuple(dict.fromkeys(name.name for name in names_in(counted.condition) if name.kind == "index"))
+        pools = {
             part.index.name: part.owner
             for part in walked(claim)
             if isinstance(part, Remote) and isinstance(part.index, Name) and part.index.kind == "index"
         }
-        owner, slot = OTHERS, 0
-        if len(indexes) == 1:
-            ((index, owner),) = indexes.items()
-            slot = binding[index]
+        owner, slot = (pools.get(indexes[0], OTHERS), binding[indexes[0]]) if indexes else (OTHERS, 0)
+        more = "".join(f":{binding[index]}" for index in indexes[1:])
         what = replace(counted, at=NOWHERE)
         condition = self.read(counted.condition, {**binding, counted.actor: 0})
         early = evaluate(condition, {name.name: 0 for name in names_in(condition)})
-        field = f"{OTHERS}_{counted.actor}_{self.others.setdefault(what, len(self.others))}{AT_FIRST if early else ''}"
+        which = f"{self.others.setdefault(what, len(self.others))}{more}"
+        field = f"{OTHERS}{counted.actor}:{which}{AT_FIRST if early else ''}"
         cell = Cell(f"{owner}[{slot}].{field}", owner, slot, field, INT, _OTHERS_MAX, (), True)
         self.cells[cell.name] = cell
         return cell.read()

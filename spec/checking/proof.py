@@ -4,10 +4,10 @@ Every claim is a statement about one copy of each actor and some slots, and a st
 the slots which its locals name. So if a step could break a claim among many slots and copies, it could do so among just
 those that the claim and the step speak of: leave out all others, and every claim still holds before the step, for fewer
 copies and slots. It is therefore enough to try every state, reachable or not, of the sizes up to one that has room for
-all of these (``deciding_size``): the claims hold before, a command is taken, the claim must hold after. Smaller sizes
-are tried too, since a claim may fail just because there is no other slot, or no other copy. Slots can be left out only
-if those left are like them: all but a few that are named by number must be alike (``slots_alike``), or the bound is not
-spoken of. Fields stay as wide as the protocol narrows them.
+all of these (``sizes.py``): the claims hold before, a command is taken, the claim must hold after. Smaller sizes are
+tried too, since a claim may fail just because there is no other slot, or no other copy. Slots can be left out only if
+those left are like them: all but a few that are named by number must be alike, or the bound is not spoken of. Fields
+stay as wide as the protocol narrows them.
 
 ``count`` is the exception, since it speaks of all copies. Those left out are counted by a number that the step does
 not change (``ground(for_proof=True)``), which is true of a condition on what the copies themselves hold; a claim that
@@ -20,25 +20,21 @@ that is not kept is left out, and the rest tried again. A claim that is true but
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from ..language.expressions import Compare, Count, Expr, Name, Number, Remote
-from ..language.protocol import Protocol, range_of
+from ..language.protocol import Protocol
 from ..language.solver import to_z3
 from ..language.trees import names_in, rewritten, walked
-from .dead import dead_steps
 from .folding import TRUE, folded, negation
 from .grounding import AT_FIRST, OTHERS, ground
-from .symmetry import SlotClass, slots_alike
+from .sizes import Reread, growths_of, sizes_of
+from .symmetry import SlotClass
 from .system import Claim, Command, State, System
-
-Reread = Callable[[Mapping[str, int]], Protocol | None]  # the same protocol with other bounds; None: not with these
 
 
 class NeedsZ3(Exception):
@@ -92,10 +88,11 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     """
     if find_spec("z3") is None:
         raise NeedsZ3
-    growths = _growths(protocol, reread)
-    sizes = _sizes(protocol, growths)
-    growing = frozenset().union(*(growth.actors for growth in growths))
     lost = _uncountable(protocol)
+    growths = growths_of(protocol, reread, frozenset(lost))
+    lost |= {name: _because(why) for growth in growths for name, why in growth.refused.items()}
+    sizes = sizes_of(growths)
+    growing = frozenset().union(*(growth.actors for growth in growths))
     smaller = (reread(bounds) for bounds in reversed(sizes))
     alike = tuple(part for growth in growths for part in growth.alike)
     searches = [_Induction(ground(each, for_proof=True), alike, growing) for each in smaller if each is not None]
@@ -109,128 +106,23 @@ def prove(protocol: Protocol, reread: Reread) -> dict[str, Proof]:
     return {name: Proof(name, name not in lost, names, lost.get(name)) for name in searches[0].claims}
 
 
-def deciding_size(protocol: Protocol, reread: Reread) -> dict[str, int]:
-    """The bounds that decide for any greater: enough copies and slots for one step and one claim.
-
-    Of each actor two copies: one that moves and one that a claim speaks of. Of the slots as many as these copies can
-    name, before a step and after it, and a claim. A local that is left out names slot 0 for all that it matters. A
-    bound that the file cannot be read with is none that can be raised, and is not among them.
-    """
-    return _sizes(protocol, _growths(protocol, reread))[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """What there is more of when a bound is raised, and the size of it that decides."""
-
-    bound: str
-    actors: frozenset[str]
-    pools: frozenset[str]
-    size: int
-    alike: tuple[SlotClass, ...]  # among more slots than decide
-
-
-def _growths(protocol: Protocol, reread: Reread) -> list[_Growth]:
-    found = []
-    for bound in protocol.bounds:
-        more = reread({bound.name: bound.value + 1})
-        if more is None:
-            continue
-        programs = zip(protocol.programs, more.programs, strict=True)
-        instances = zip(protocol.instances, more.instances, strict=True)
-        actors = frozenset(old.name for old, new in programs if old.count != new.count)
-        pools = frozenset(old.name for old, new in instances if old.slots != new.slots)
-        decides: tuple[int, tuple[SlotClass, ...]] | None = (2 if actors else 1, ())
-        if pools:
-            decides = _slots(protocol, more, pools, partial(_at, reread, bound.name))
-        if (actors or pools) and decides is not None:
-            size, alike = decides
-            if reread({bound.name: size}) is not None:
-                found.append(_Growth(bound.name, actors, pools, size, alike))
+def _uncountable(protocol: Protocol) -> dict[str, Obstacle]:
+    """Claims that count copies by what these do not hold themselves, or by more than one slot."""
+    found = {}
+    for item in protocol.properties:
+        for part in walked(item.that):
+            if isinstance(part, Count):
+                inner = tuple(walked(part.condition))
+                if any(isinstance(each, Remote) and each.owner != part.actor for each in inner):
+                    why = "it counts by what the copies do not hold themselves, which a step of another can change"
+                    found[item.name] = _because(why)
+                if len({each.name for each in inner if isinstance(each, Name) and each.kind == "index"}) > 1:
+                    found[item.name] = _because("it counts by more than one index at once")
     return found
 
 
-def _at(reread: Reread, bound: str, size: int) -> Protocol | None:
-    return reread({bound: size})
-
-
-def _sizes(protocol: Protocol, growths: list[_Growth]) -> list[dict[str, int]]:
-    """All sizes that have to be tried, the one that decides for all greater ones last."""
-    named = max(_literals(protocol), default=0) + 1
-    ranges = [range(named if growth.pools else 1, growth.size + 1) for growth in growths]
-    names = [growth.bound for growth in growths]
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*ranges)]
-
-
-def _slots(
-    protocol: Protocol, more: Protocol, pools: frozenset[str], reread: Callable[[int], Protocol | None]
-) -> tuple[int, tuple[SlotClass, ...]] | None:
-    """How many slots decide, and which are alike; None: none do, since slots are told apart.
-
-    Those that are all alike must be as many as a step and a claim can speak of. Others have numbers that steps or
-    claims mention, and are there in every size.
-    """
-    needed = _slots_named(protocol, more)
-    size = needed + max(_literals(protocol), default=-1) + 1
-    for _ in range(2):
-        large = reread(size + 1)  # one more than is needed, so that each has another that it is like
-        if large is None:
-            return None
-        alike = slots_alike(large, ground(large, for_proof=True))
-        least = min(max((len(part.numbers) for part in alike if pool in part.instances), default=0) for pool in pools)
-        if least > needed:
-            return size, alike
-        size += needed + 1 - least
-    return None
-
-
-def _slots_named(protocol: Protocol, more: Protocol) -> int:
-    """How many slots a step and a claim can speak of, other than by number."""
-    system = ground(more, for_proof=True)  # where a local can name more than one slot, it is not left out as constant
-    named = picked = 0
-    for old, new in zip(protocol.programs, more.programs, strict=True):
-        grown = {a.name for a, b in zip(old.locals, new.locals, strict=True) if a.high != b.high}
-        cells = {cell.field: cell for cell in system.cells if cell.owner == old.name and cell.field in grown}
-        named += (1 if old.count == new.count == 1 else 2) * len(cells)
-        # What is chosen needs a slot beside the one that the local names still, unless that is of no account any more.
-        dead = {local: dead_steps(system, cell) for local, cell in cells.items()}
-        for step in old.steps:
-            chosen = [pick.local for pick in step.choose if pick.local in grown]
-            picked = max(picked, sum(step.code not in dead.get(local, ()) for local in chosen))
-    actors = frozenset(program.name for program in protocol.programs)
-    exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
-    return named + picked + max([1, *(len(range_of(expr, actors).indexes) for expr in exprs)])
-
-
-def _literals(protocol: Protocol) -> frozenset[int]:
-    """The slots that steps and claims name by number."""
-    exprs = [item.that for item in protocol.properties if item.kind != "sometimes"]
-    indexes = [
-        part.index for expr in (*exprs, *_step_exprs(protocol)) for part in walked(expr) if isinstance(part, Remote)
-    ]
-    indexes += [fire.slot for program in protocol.programs for step in program.steps for fire in step.fire]
-    return frozenset(index.value for index in indexes if isinstance(index, Number))
-
-
-def _uncountable(protocol: Protocol) -> dict[str, Obstacle]:
-    """Claims that count copies by what these do not hold themselves."""
-    why = "it counts by what the copies do not hold themselves, which a step of another can change"
-    return {
-        item.name: Obstacle(None, "", {}, (), why=why)
-        for item in protocol.properties
-        for part in walked(item.that)
-        if isinstance(part, Count)
-        and any(isinstance(inner, Remote) and inner.owner != part.actor for inner in walked(part.condition))
-    }
-
-
-def _step_exprs(protocol: Protocol) -> Iterator[Expr]:
-    for program in protocol.programs:
-        for step in program.steps:
-            if step.when is not None:
-                yield step.when
-            yield from (item.value for item in step.do)
-            yield from (value for fire in step.fire for _, value in fire.args)
+def _because(why: str) -> Obstacle:
+    return Obstacle(None, "", {}, (), why=why)
 
 
 class _Induction:
@@ -249,7 +141,7 @@ class _Induction:
             self.solver.add(self.names[cell.name] >= 0)
             if not cell.field.startswith(OTHERS):
                 self.solver.add(self.names[cell.name] <= cell.high)
-            elif not any(cell.field.startswith(f"{OTHERS}_{actor}_") for actor in growing):
+            elif not any(cell.field.startswith(f"{OTHERS}{actor}:") for actor in growing):
                 self.solver.add(self.names[cell.name] == 0)
         self.assumed = {name: self.z3.Bool(name) for name in self.claims}
         for name, claim in self.claims.items():

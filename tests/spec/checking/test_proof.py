@@ -9,7 +9,8 @@ import pytest
 
 from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.grounding import ground
-from kvfsm.spec.checking.proof import Proof, deciding_size, prove
+from kvfsm.spec.checking.proof import Proof, prove
+from kvfsm.spec.checking.sizes import deciding_size
 from kvfsm.spec.language.expressions import INT, Compare, Count, Name, Number, Remote
 from kvfsm.spec.language.load import resized
 from kvfsm.spec.language.model import Property
