@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Finding, Report
+from ...spec.checking.check import Finding, Report
+from ...spec.checking.exploration import HOLDS, UNKNOWN, VIOLATED
 from ...spec.checking.stories.story import Story
 from ...spec.checking.stories.story_json import as_data
 from ...spec.checking.stories.story_text import text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ...spec.checking.check import HOLDS, PROVED, Finding
+from ...spec.checking.check import PROVED, Finding
+from ...spec.checking.exploration import HOLDS
 from ...spec.checking.hunt import KILLED
 from ...spec.language.load import Spec
 from .check_mutants import Mutant

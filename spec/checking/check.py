@@ -18,29 +18,16 @@ from ..language.model import Event
 from ..language.problems import Place, Problem
 from ..language.protocol import Protocol
 from .engines.canonical import Renumbering
-from .engines.engine_numpy import INTERRUPTED
-from .exploration import HOLDS, UNKNOWN, VIOLATED
-from .explore import Exploration, Limits, Progress, explore
+from .exploration import HOLDS, UNKNOWN, VIOLATED, Exploration
+from .explore import explore
 from .fairness import Lasso, NeedsScipy, check_promises
 from .grounding import ground
 from .layout import Layout
+from .limits import Ending, Limits, Progress
 from .proof import Obstacle, Proof
 from .stories.story import Story, claim_text, tell
 from .symmetry import symmetry_of
 from .system import Claim, Promise, System
-
-__all__ = [
-    "BITS_MAX",
-    "HOLDS",
-    "UNKNOWN",
-    "VIOLATED",
-    "Finding",
-    "Report",
-    "check_protocol",
-    "state_bits",
-    "too_large",
-    "with_proofs",
-]
 
 BITS_MAX = 512  # of a state; one that is wider has more states than any search sees, and takes long to lay flat
 EXPLORED, PROVED, SAMPLED = "explored", "proved", "sampled"
@@ -78,6 +65,7 @@ class Report:
     depth: int
     complete: bool
     why_incomplete: str | None
+    interrupted: bool  # somebody stopped it
     seconds: float
     findings: tuple[Finding, ...]
     idle: tuple[str, ...]  # steps, as "actor.step", that no run takes; only when complete
@@ -87,11 +75,6 @@ class Report:
     def ok(self) -> bool:
         """Whether everything was looked at, and all of it holds."""
         return self.complete and all(finding.verdict == HOLDS for finding in self.findings)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether somebody stopped it."""
-        return self.why_incomplete == INTERRUPTED
 
     @property
     def broken(self) -> tuple[Finding, ...]:
@@ -175,7 +158,8 @@ def check_protocol(
         transitions=exploration.transitions,
         depth=exploration.depth,
         complete=exploration.complete and not stopped,
-        why_incomplete=INTERRUPTED if stopped else exploration.why_incomplete,
+        why_incomplete=Ending.INTERRUPTION.value if stopped else exploration.why_incomplete,
+        interrupted=stopped or exploration.found.ending is Ending.INTERRUPTION,
         seconds=time.perf_counter() - started,
         findings=tuple(findings),
         idle=tuple(_idle(protocol, exploration)) if exploration.complete else (),
@@ -337,7 +321,7 @@ def _unsearched(protocol: Protocol, engine: str) -> Report:
     ]
     why = f"a state has {state_bits(protocol):,} bits, and no more than {BITS_MAX} are searched"
     bounds = tuple((bound.name, bound.value) for bound in protocol.bounds)
-    return Report(protocol.name, bounds, engine, False, 0, 0, 0, False, why, 0.0, tuple(findings), (), ())
+    return Report(protocol.name, bounds, engine, False, 0, 0, 0, False, why, False, 0.0, tuple(findings), (), ())
 
 
 def _idle(protocol: Protocol, exploration: Exploration) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import Any, Protocol
@@ -11,21 +11,37 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .engines.visited import FACTOR
 from .layout import Layout, Words
+from .limits import Ending, Limits, Progress
 from .system import State, System
 
 Longs = npt.NDArray[np.int64]
 VIOLATED, HOLDS, UNKNOWN = "violated", "holds", "unknown"
+COPIED_BYTES = 1 << 22
 
 
-class Symmetry(Protocol):
-    """Which states are alike: each is stored as the one that stands for all that are like it."""
+class Canonicalizer(Protocol):
+    """Which states are alike, an *orbit*: of each, one is stored, its *representative*."""
 
     def canonical(self, words: Any, xp: ModuleType) -> Any:
-        """For each row the one that stands for it, uint64 [n, words] of the array module ``xp``."""
+        """The representative of each row: uint64 [n, words] of the array module ``xp``."""
 
-    def c_text(self, layout: Layout) -> str:
+    def c_text(self) -> str:
         """The same as a C function ``static void canonical(uint64_t *s)``, which changes one row in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an engine is asked for: all states of the system that a layout is of, and which claims they decide."""
+
+    layout: Layout
+    limits: Limits = field(default_factory=Limits)
+    symmetry: Canonicalizer | None = None  # store representatives only
+    stop_at_first: bool = False  # end, incomplete, soon after the first violation
+    without_derived: bool = True  # leave derived cells out of a perfect index
+    factor: int = FACTOR  # of the hash
+    on_progress: Callable[[Progress], None] | None = None  # called now and then
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,7 @@ class Found:
     parents: npt.NDArray[Any]  # [n]; that of the first is 0
     transitions: int
     depth: int
-    why_incomplete: str | None
+    ending: Ending | None  # None: it is complete
     met: Mapping[int, int]  # claim -> the first state that decides it: bad, or good for ``sometimes``
     taken: Longs  # [commands]
 
@@ -45,15 +61,29 @@ class Found:
 class Exploration:
     """A search of one system; complete unless ``why_incomplete`` says why not.
 
-    ``depth`` is how many steps away the farthest state is. With ``symmetry``, states and transitions are those
-    between states that stand for all that are like them.
+    ``depth`` is how many steps away the farthest state is. With ``symmetry``, states and transitions are those of
+    representatives.
     """
 
-    system: System
+    request: Request
     engine: str
     found: Found
     seconds: float
-    symmetry: Symmetry | None = None
+
+    @property
+    def system(self) -> System:
+        """What was searched."""
+        return self.request.layout.system
+
+    @property
+    def layout(self) -> Layout:
+        """Where the cells lie in ``words``."""
+        return self.request.layout
+
+    @property
+    def symmetry(self) -> Canonicalizer | None:
+        """Which states are alike, where only representatives were stored."""
+        return self.request.symmetry
 
     @property
     def states(self) -> int:
@@ -73,12 +103,13 @@ class Exploration:
     @property
     def complete(self) -> bool:
         """Whether every state that can be reached was found and expanded."""
-        return self.found.why_incomplete is None
+        return self.found.ending is None
 
     @property
     def why_incomplete(self) -> str | None:
         """Why the search ended early."""
-        return self.found.why_incomplete
+        ending = self.found.ending
+        return None if ending is None else ending.told(self.request.limits, self.states)
 
     @property
     def words(self) -> Words:
@@ -103,11 +134,6 @@ class Exploration:
         from .engines.transitions import commands_of
 
         return commands_of(self)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Where the cells lie in ``words``."""
-        return Layout(self.system)
 
     @property
     def violations(self) -> dict[str, int]:
@@ -140,7 +166,7 @@ class Exploration:
         return verdicts
 
     def state(self, index: int) -> State:
-        """A state found; with symmetry, the one that stands for it."""
+        """A state found; with symmetry, a representative."""
         return self.layout.unpack(self.words[index])
 
     def steps_to(self, index: int) -> list[tuple[int | None, int]]:
@@ -178,3 +204,8 @@ class Exploration:
         fits = np.flatnonzero((rows == self.words[index]).all(axis=1))
         assert fits.size, "a state was stored that its parent does not lead to"
         return after[int(fits[0])]
+
+
+def trimmed(rows: Any, parents: Any) -> tuple[Any, Any]:
+    """States and parents without the room that was taken for more, unless copying them takes long."""
+    return (rows.copy(), parents.copy()) if rows.nbytes < COPIED_BYTES else (rows, parents)

@@ -16,14 +16,11 @@ import numpy as np
 
 from .engines import engine_c, engine_numpy
 from .engines.compiling import CompileError, compiler
-from .engines.engine_numpy import TOO_MANY, Mismatch
-from .engines.transitions import transitions_of, truth_of
-from .exploration import Exploration, Found, Symmetry
+from .engines.derivation import Mismatch
+from .exploration import Canonicalizer, Exploration, Found, Request
 from .layout import Layout
-from .limits import Limits, Progress
+from .limits import Ending, Limits, Progress
 from .system import System
-
-__all__ = ["ENGINES", "Exploration", "Limits", "Progress", "Symmetry", "explore", "transitions_of", "truth_of"]
 
 ENGINES = ("auto", "numpy", "c")
 AUTO_STATES = 1 << 17  # "auto" goes on in C where there are more
@@ -34,7 +31,7 @@ def explore(
     *,
     engine: str = "auto",
     limits: Limits | None = None,
-    symmetry: Symmetry | None = None,
+    symmetry: Canonicalizer | None = None,
     stop_at_first: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     xp: ModuleType = np,
@@ -46,7 +43,7 @@ def explore(
         system: what to search.
         engine: "numpy", "c", or "auto".
         limits: bounds of states and memory; by default half of the memory that is free.
-        symmetry: store only one of all states that are alike.
+        symmetry: store only one of all states that are alike, the representative of their orbit.
         stop_at_first: end, incomplete, soon after the first violation.
         on_progress: called now and then.
         xp: the array module of the engine "numpy", which is then called by its name.
@@ -66,35 +63,35 @@ def explore(
     if (limits.states is not None and limits.states < 1) or threads < 1:
         raise ValueError("a search needs room for one state and one thread at least")
     started = time.perf_counter()
-    layout = Layout(system)
+    request = Request(Layout(system), limits, symmetry, stop_at_first, on_progress=on_progress)
 
-    def by_numpy(without_derived: bool, limits: Limits = limits) -> Found:
-        return engine_numpy.search(layout, limits, symmetry, on_progress, xp, stop_at_first, without_derived)
+    def by_numpy(request: Request) -> Found:
+        return engine_numpy.search(request, xp)
 
-    def by_c(without_derived: bool) -> Found:
-        return engine_c.search(layout, limits, symmetry, on_progress, stop_at_first, without_derived, threads)
+    def by_c(request: Request) -> Found:
+        return engine_c.search(request, threads)
 
     def done(engine: str, found: Found) -> Exploration:
-        return Exploration(system, engine, found, time.perf_counter() - started, symmetry)
+        return Exploration(request, engine, found, time.perf_counter() - started)
 
     if engine == "c":
-        return done("c", _searched(by_c))
+        return done("c", _searched(by_c, request))
     if engine == "numpy" or compiler() is None or xp is not np:
-        return done(getattr(xp, "__name__", "numpy"), _searched(by_numpy))
+        return done(getattr(xp, "__name__", "numpy"), _searched(by_numpy, request))
     # Whether compiling pays is seen by beginning without.
     most = AUTO_STATES if limits.states is None else min(limits.states, AUTO_STATES)
-    found = _searched(lambda without_derived: by_numpy(without_derived, replace(limits, states=most)))
-    if found.why_incomplete != TOO_MANY.format(states=AUTO_STATES):
+    found = _searched(by_numpy, replace(request, limits=replace(limits, states=most)))
+    if found.ending is not Ending.STATES or most == limits.states:
         return done("numpy", found)
     try:
-        return done("c", _searched(by_c))
+        return done("c", _searched(by_c, request))
     except CompileError:
-        return done("numpy", _searched(by_numpy))
+        return done("numpy", _searched(by_numpy, request))
 
 
-def _searched(search: Callable[[bool], Found]) -> Found:
+def _searched(search: Callable[[Request], Found], request: Request) -> Found:
     try:
-        return search(True)
+        return search(request)
     except Mismatch:
         # What was declared derived is not, and its claim will be found violated: leave nothing out of the index.
-        return search(False)
+        return search(replace(request, without_derived=False))

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..language.expressions import Expr
-from .explore import Exploration, transitions_of, truth_of
+from .engines.transitions import transitions_of, truth_of
+from .exploration import Exploration
 from .system import Promise
 
 Flags = npt.NDArray[np.bool_]

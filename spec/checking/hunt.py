@@ -18,9 +18,10 @@ import numpy as np
 from ..language.model import Equivalent, Event, Machine
 from ..language.protocol import Protocol
 from .exploration import VIOLATED, Exploration
-from .explore import Limits, explore
+from .explore import explore
 from .fairness import check_promises
 from .grounding import ground
+from .limits import Limits
 from .mutants import MachineFault, ProtocolFault
 from .system import System
 

@@ -1,9 +1,10 @@
-"""How far a search may go, and what it says on the way."""
+"""How far a search may go, what it says on the way, and why it ends early."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 SHARE = 2  # by default a search may use one of so many parts of the memory that is free when it begins
@@ -42,6 +43,19 @@ class Limits:
 
     states: int | None = None
     bytes: int = field(default_factory=_share)
+
+
+class Ending(Enum):
+    """Why a search ended before every state was expanded; the value is how that is said."""
+
+    STATES = "the limit of {limits.states:,} states"
+    BYTES = "the limit of {limits.bytes:,} bytes of memory, which {found:,} states and their index fill"
+    VIOLATION = "stopped at the first violation"
+    INTERRUPTION = "interrupted"
+
+    def told(self, limits: Limits, found: int) -> str:
+        """In words, of a search within ``limits`` that found so many states."""
+        return self.value.format(limits=limits, found=found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Copies of an actor run the same program. Slots are alike if no step tells them a
 commands into themselves, locals that name a slot being renumbered with it. A local that names a slot is *dead* at a
 step when nothing reads it before it is written again; its value there means nothing, and is taken as 0. A claim that
 tells slots apart, by naming one, makes them unlike. All of this is decided by comparing commands and claims as data,
-so that nothing has to be declared. ``canonical.py`` picks the one state that stands for all that are alike.
+so that nothing has to be declared. ``canonical.py`` picks a representative of each orbit, of all states that are alike.
 """
 
 from __future__ import annotations

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from kvfsm.spec.checking.engines.canonical import Renumbering
 from kvfsm.spec.checking.engines.compiling import compiler
-from kvfsm.spec.checking.explore import Exploration, Progress, explore
+from kvfsm.spec.checking.exploration import Exploration
+from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.exports import murphi, promela, tla
 from kvfsm.spec.checking.exports.peers import Missing, Outcome, run_rumur, run_spin, run_tlc
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.layout import Layout
+from kvfsm.spec.checking.limits import Progress
 from kvfsm.spec.checking.symmetry import symmetry_of
 from kvfsm.spec.checking.system import System
 from kvfsm.spec.language.load import load_spec

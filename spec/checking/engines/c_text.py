@@ -14,11 +14,11 @@ from ...language.trees import rewritten
 from ...targets.c import C
 from ...targets.infix import Leaf, Operator
 from ...targets.lowering import simplified, without_extremes, without_implies, without_membership
-from ..exploration import Symmetry
+from ..exploration import Request
 from ..folding import both, either, equal, number
 from ..layout import Layout
 from ..system import NOWHERE
-from .conditions import Conditions, Spelling
+from .conditions import ALL, Conditions, Spelling
 from .dense import Part
 from .derivation import unproven
 from .groups import Group, Guarded, grouped
@@ -54,20 +54,17 @@ def _spelled(leaf: Leaf) -> str:
     return name
 
 
-def header_text(
-    layout: Layout, symmetry: Symmetry | None, derived_bits: int, index: Sequence[Part], wide: bool, factor: int
-) -> str:
+def header_text(request: Request, derived_bits: int, index: Sequence[Part], wide: bool) -> str:
     """What ``engine.c`` needs to know of a system.
 
     Args:
-        layout: of its states.
-        symmetry: which states are alike.
+        request: what is asked of it.
         derived_bits: lowest bits that a perfect index leaves out.
         index: what a perfect index is made of.
         wide: whether numbers of states need more than 32 bits.
-        factor: of the hash.
 
     """
+    layout, symmetry = request.layout, request.symmetry
     system = layout.system
     groups = grouped(system)
     moves = Conditions(layout, spelling())
@@ -79,14 +76,14 @@ def header_text(
         "AFTER_MAX": BATCH * sum(max(len(commands) for _, commands in group.steps) for group in groups),
         "DERIVED_BITS": derived_bits,
         "CHECKED": int(derived_bits > 0 and (symmetry is not None or bool(unproven(system)))),
-        "HASH_FACTOR": f"UINT64_C({factor:#x})",
+        "HASH_FACTOR": f"UINT64_C({request.factor & ALL:#x})",
         "ALL_MOVE": int(all(map(moves.moves, system.commands))),
         "SYMMETRIC": int(symmetry is not None),
     }
     lines = [f"#define {name} {value}" for name, value in sizes.items()]
     lines += [f"typedef uint{64 if wide else 32}_t number;", ""]
     if symmetry is not None:
-        lines += [symmetry.c_text(layout), ""]
+        lines += [symmetry.c_text(), ""]
     lines += [*_place_of(index), "", *_expand(layout, groups), "", *_follows(layout), "", *_claims(layout)]
     return "\n".join(lines) + "\n"
 

@@ -36,20 +36,20 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """A symmetry as the engines use it: each state is stored as the one that stands for all that are like it."""
+    """A symmetry as the engines use it: of each orbit, one state is stored."""
 
     symmetry: Symmetry
     layout: Layout
 
     def canonical(self, words: Any, xp: ModuleType) -> Any:
-        """For each row the one that stands for it: uint64 [n, word_count], arrays of ``xp``."""
+        """The representative of each row: uint64 [n, word_count], arrays of ``xp``."""
         return Canonical(self.symmetry, self.layout, xp)(words)
 
-    def c_text(self, layout: Layout) -> str:
+    def c_text(self) -> str:
         """The same as a C function ``static void canonical(uint64_t *s)``, which changes one row in place."""
         from .canonical_c import canonical_c
 
-        return canonical_c(self.symmetry, layout)
+        return canonical_c(self.symmetry, self.layout)
 
 
 def bundles(symmetry: Symmetry, cells: Sequence[str]) -> tuple[Bundle, ...]:
@@ -115,7 +115,7 @@ class Canonical:
     xp: ModuleType
 
     def __call__(self, words: Any) -> Any:
-        """The state that stands for each: uint64 [n, word_count]."""
+        """The representative of each: uint64 [n, word_count]."""
         columns = self._awake(self.layout.columns(words, self.xp))
         tied = self.xp.zeros(len(words), bool)
         for part in self.symmetry.slots:

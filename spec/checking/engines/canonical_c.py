@@ -18,7 +18,7 @@ static inline uint64_t spread(uint64_t total, uint64_t number) {
 
 
 def canonical_c(symmetry: Symmetry, layout: Layout) -> str:
-    """C text with ``static void canonical(uint64_t *s)``: the state that stands for a packed one takes its place."""
+    """C text with ``static void canonical(uint64_t *s)``: the representative of a packed state takes its place."""
     return "\n".join([HEAD % MIX, *_Text(symmetry, layout).lines(), ""])
 
 

@@ -17,6 +17,10 @@ from ..system import NOWHERE, Command, System
 from .conditions import fixed_cells
 
 
+class Mismatch(Exception):
+    """A derived cell has not the value that its claim says, so that it can't be left out of the index."""
+
+
 def unproven(system: System) -> tuple[int, ...]:
     """The numbers of the commands whose successors have to be checked."""
     return tuple(index for index, command in enumerate(system.commands) if not _keeps(system, command))

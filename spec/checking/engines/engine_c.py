@@ -9,20 +9,18 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..exploration import Found, Symmetry
-from ..layout import Layout
-from ..limits import Limits, Progress
+from ..exploration import Found, Request, trimmed
+from ..limits import Ending, Progress
 from .c_text import header_text
 from .compiling import load
 from .dense import parts
-from .engine_numpy import COPIED_BYTES, INTERRUPTED, OUT_OF_MEMORY, SMALL_BITS, STOPPED, TOO_MANY, Mismatch
-from .visited import FACTOR
+from .derivation import Mismatch
+from .visited import SMALL_BITS
 
 GO_ON, DONE, AT_CAP, MISMATCH, DECIDED = range(5)
 FIRST_PLACES = 1 << 21  # 8 MB: growing costs more than that, unless there is no room
@@ -54,26 +52,18 @@ class _Search(ctypes.Structure):
 
 
 class _Run:
-    def __init__(
-        self,
-        layout: Layout,
-        limits: Limits,
-        symmetry: Symmetry | None,
-        stop_at_first: bool,
-        without_derived: bool,
-        threads: int,
-        factor: int,
-    ) -> None:
-        self.layout, self.limits = layout, limits
-        self.derived_bits = layout.derived_bits if without_derived else 0
-        index = parts(layout, self.derived_bits, symmetry is None) if layout.word_count == 1 else ()
+    def __init__(self, request: Request, threads: int) -> None:
+        self.request, self.layout, self.limits = request, request.layout, request.limits
+        layout = self.layout
+        derived_bits = layout.derived_bits if request.without_derived else 0
+        index = parts(layout, derived_bits, request.symmetry is None) if layout.word_count == 1 else ()
         self.bits = math.prod(part.count for part in index) if index else None  # of a perfect index
-        room = self._room(limits.bytes)
+        room = self._room(self.limits.bytes)
         self.wide = room >= (1 << 32) - 1
         self.compiled = load(
             {
                 "engine.c": Path(__file__).with_name("engine.c").read_text(),
-                "system.h": header_text(layout, symmetry, self.derived_bits, index, self.wide, factor & NONE),
+                "system.h": header_text(request, derived_bits, index, self.wide),
             }
         )
         self._declare()
@@ -82,7 +72,7 @@ class _Run:
         self.taken = np.zeros(max(len(layout.system.commands), 1), dtype=np.uint64)
         self.met = np.full(max(len(claims), 1), NONE, dtype=np.uint64)
         self.stops = np.array(
-            [stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8
+            [request.stop_at_first and claim.kind != "sometimes" for claim in claims] or [False], dtype=np.uint8
         )
         self.buffers = np.zeros(threads * int(self.compiled.buffer_bytes()), dtype=np.uint8)
         self.rows, self.parents = self._queue(room + self.slack + 1)
@@ -190,82 +180,58 @@ class _Run:
 
     # The search.
 
-    def run(self, on_progress: Callable[[Progress], None] | None) -> str | None:
+    def run(self) -> Ending | None:
         """Search to the end or to a limit; says why it ended early."""
         state, started, budget = self.state, time.perf_counter(), FIRST_BUDGET
         self.compiled.begin(ctypes.byref(state))
         if not self.choose_index():
-            return self._out_of_memory()
+            return Ending.BYTES
         while True:
             before = time.perf_counter()
             why = self.compiled.advance(ctypes.byref(state), budget)
             now = time.perf_counter()
-            if on_progress is not None:
-                on_progress(Progress(state.tail, state.tail - state.head, state.depth, now - started))
+            if self.request.on_progress is not None:
+                self.request.on_progress(Progress(state.tail, state.tail - state.head, state.depth, now - started))
             if why == DONE:
                 return None
             if why == MISMATCH:
                 raise Mismatch
             if why == DECIDED:
-                return STOPPED
-            if why == AT_CAP and (reason := self._at_cap()) is not None:
-                return reason
+                return Ending.VIOLATION
+            if why == AT_CAP and (ending := self._at_cap()) is not None:
+                return ending
             if why == GO_ON:
                 factor = STEP_SECONDS / max(now - before, 1e-6)
                 budget = int(min(max(budget * min(factor, 4.0), FIRST_BUDGET), BUDGET_MAX))
 
-    def _at_cap(self) -> str | None:
+    def _at_cap(self) -> Ending | None:
         tail = int(self.state.tail)
         if self.limits.states is not None and tail > self.limits.states:
-            return TOO_MANY.format(states=self.limits.states)
+            return Ending.STATES
         if self.state.places and tail > int(self.state.places * self.filled) - self.slack and self.choose_index():
             return None
-        return self._out_of_memory()
+        return Ending.BYTES
 
-    def _out_of_memory(self) -> str:
-        return OUT_OF_MEMORY.format(states=self.state.tail, bytes=self.limits.bytes)
-
-    def found(self, why: str | None) -> Found:
+    def found(self, ending: Ending | None) -> Found:
         """What there is now."""
         count = int(self.state.tail)
         if self.limits.states is not None:
             count = min(count, self.limits.states)
-        rows, parents = self.rows[:count], self.parents[:count]
-        if rows.nbytes < COPIED_BYTES:  # keep no room that nobody will need
-            rows, parents = rows.copy(), parents.copy()
+        rows, parents = trimmed(self.rows[:count], self.parents[:count])
         commands = len(self.layout.system.commands)
         return Found(
             words=rows,
             parents=parents,
             transitions=int(self.taken.sum()),
             depth=int(self.state.depth),
-            why_incomplete=why,
+            ending=ending,
             met={place: int(first) for place, first in enumerate(self.met) if int(first) < count},
             taken=self.taken[:commands].astype(np.int64),
         )
 
 
-def search(
-    layout: Layout,
-    limits: Limits,
-    symmetry: Symmetry | None,
-    on_progress: Callable[[Progress], None] | None,
-    stop_at_first: bool,
-    without_derived: bool = True,
-    threads: int = 1,
-    factor: int = FACTOR,
-) -> Found:
+def search(request: Request, threads: int = 1) -> Found:
     """All states of a system.
-
-    Args:
-        layout: of the system.
-        limits: bounds of states and memory.
-        symmetry: which states are alike.
-        on_progress: called now and then.
-        stop_at_first: end soon after the first violation.
-        without_derived: whether derived cells are left out of a perfect index.
-        threads: how many.
-        factor: of the hash.
 
     Raises:
         CompileError: there is no C compiler, or it failed.
@@ -274,16 +240,17 @@ def search(
     """
     run = None
     try:
-        run = _Run(layout, limits, symmetry, stop_at_first, without_derived, threads, factor)
-        why = run.run(on_progress)
+        run = _Run(request, threads)
+        ending = run.run()
     except KeyboardInterrupt:
-        why = INTERRUPTED
-    return run.found(why) if run is not None else _only_the_first(layout, symmetry)
+        ending = Ending.INTERRUPTION
+    return run.found(ending) if run is not None else _only_the_first(request)
 
 
-def _only_the_first(layout: Layout, symmetry: Symmetry | None) -> Found:
+def _only_the_first(request: Request) -> Found:
     """What is known before the search has begun."""
-    first = layout.pack([layout.system.initial])
-    words = first if symmetry is None else symmetry.canonical(first, np)
-    taken = np.zeros(len(layout.system.commands), dtype=np.int64)
-    return Found(words, np.zeros(1, dtype=np.uint32), 0, 0, INTERRUPTED, {}, taken)
+    system = request.layout.system
+    first = request.layout.pack([system.initial])
+    words = first if request.symmetry is None else request.symmetry.canonical(first, np)
+    taken = np.zeros(len(system.commands), dtype=np.int64)
+    return Found(words, np.zeros(1, dtype=np.uint32), 0, 0, Ending.INTERRUPTION, {}, taken)

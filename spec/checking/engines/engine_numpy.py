@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ..exploration import Found, Symmetry
+from ..exploration import Canonicalizer, Found, Request, trimmed
 from ..layout import Layout
-from ..limits import Limits, Progress
+from ..limits import Ending, Progress
 from .conditions import Conditions
-from .derivation import unproven
+from .derivation import Mismatch, unproven
 from .numpy_text import module_text, spelling
-from .visited import FACTOR, LOAD, Bits, Table
+from .visited import LOAD, SMALL_BITS, Bits, Table
 
 CHUNK_BITS = 16  # states expanded at once, at most: what fits into a processor's cache
 CHUNK_BITS_ELSEWHERE = 20  # of other array modules, which take long to start an operation
 CHUNK_LEAST = 1 << 8
 BUFFER_SHARE = 4  # buffers take no more than one of so many parts of the memory
 FIRST_STATES = 1 << 12  # room in the queue at first
-SMALL_BITS = 27  # a bit a state is taken at once where all bits together are 16 MB
-WORTH = 4096  # and later, once there are so many states that all bits are no more than so many bytes a state
-COPIED_BYTES = 1 << 22
-OUT_OF_MEMORY = "the limit of {bytes:,} bytes of memory, which {states:,} states and their index fill"
-TOO_MANY = "the limit of {states:,} states"
-INTERRUPTED = "interrupted"
-STOPPED = "stopped at the first violation"
-
-
-class Mismatch(Exception):
-    """A derived cell has not the value that its claim says, so that it can't be left out of the index."""
+WORTH = 4096  # a bit a state is taken where all bits are no more than so many bytes a state found
 
 
 class Code:
@@ -62,8 +51,8 @@ class Code:
         return self._names["follows"](rows, self.xp)
 
 
-def canonical(symmetry: Symmetry, rows: Any, xp: ModuleType) -> Any:
-    """Rows int64 as those that stand for them."""
+def canonical(symmetry: Canonicalizer, rows: Any, xp: ModuleType) -> Any:
+    """The representatives of rows int64."""
     return symmetry.canonical(rows.view(xp.uint64), xp).view(xp.int64)
 
 
@@ -105,24 +94,18 @@ class Queue:
 class _Full(Exception):
     """A limit is reached."""
 
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.name)
+        self.ending = ending
+
 
 class Search:
     """One search; ``run`` does it all."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        limits: Limits,
-        symmetry: Symmetry | None,
-        on_progress: Callable[[Progress], None] | None,
-        xp: ModuleType,
-        stop_at_first: bool,
-        without_derived: bool = True,
-        factor: int = FACTOR,
-    ) -> None:
-        self.layout, self.system, self.limits, self.symmetry = layout, layout.system, limits, symmetry
-        self.on_progress, self.xp, self.stop_at_first, self.factor = on_progress, xp, stop_at_first, factor
-        self.derived_bits = layout.derived_bits if without_derived else 0  # left out of a perfect index
+    def __init__(self, request: Request, xp: ModuleType) -> None:
+        self.request, self.xp, layout = request, xp, request.layout
+        self.layout, self.system, self.limits, self.symmetry = layout, layout.system, request.limits, request.symmetry
+        self.derived_bits = layout.derived_bits if request.without_derived else 0  # left out of a perfect index
         self.index_bits = layout.bits - self.derived_bits if layout.word_count == 1 else None
         self.chunk_bits = CHUNK_BITS if xp is np else CHUNK_BITS_ELSEWHERE
         self.code = Code(layout, xp)
@@ -140,26 +123,24 @@ class Search:
 
     def run(self) -> Found:
         """Search to the end or to a limit."""
-        why = None
+        ending = None
         try:
             self._begin()
-            why = self._levels()
+            ending = self._levels()
         except _Full as full:
-            why = str(full)
+            ending = full.ending
         except MemoryError:
-            why = OUT_OF_MEMORY.format(states=self.queue.size, bytes=self.limits.bytes)
+            ending = Ending.BYTES
         except KeyboardInterrupt:
-            why = INTERRUPTED
+            ending = Ending.INTERRUPTION
         size = self.queue.size
-        rows, parents = self.queue.rows[:size], self.queue.parents[:size]
-        if rows.nbytes < COPIED_BYTES:  # keep no room that nobody will need
-            rows, parents = rows.copy(), parents.copy()
+        rows, parents = trimmed(self.queue.rows[:size], self.queue.parents[:size])
         return Found(
             words=_host(rows).view(np.uint64),
             parents=_host(parents),
             transitions=self.transitions,
             depth=self.depth,
-            why_incomplete=why,
+            ending=ending,
             met=self.met,
             taken=self.taken,
         )
@@ -187,22 +168,22 @@ class Search:
             assert bits is not None
             self.visited = Bits(bits, self.derived_bits, xp)
         else:
-            self.visited = Table(self.queue, (FIRST_STATES * LOAD).bit_length(), xp, self.factor)
+            self.visited = Table(self.queue, (FIRST_STATES * LOAD).bit_length(), xp, self.request.factor)
         self.queue.append(rows, xp.zeros(1, dtype=xp.int32))
         self.visited.add(rows, 0)
         self._judge(0)
 
-    def _levels(self) -> str | None:
+    def _levels(self) -> Ending | None:
         while self.head < self.queue.size:
             end = self.queue.size
             while self.head < end:
-                if self.stop_at_first and self._violated():
-                    return STOPPED
+                if self.request.stop_at_first and self._violated():
+                    return Ending.VIOLATION
                 chunk = min(self._chunk(), end - self.head)
                 self._expand(self.head, self.head + chunk)
                 self.head += chunk
-                if self.on_progress is not None:
-                    self.on_progress(self.progress())
+                if self.request.on_progress is not None:
+                    self.request.on_progress(self.progress())
             if self.queue.size > end:
                 self.depth += 1
         return None
@@ -256,7 +237,7 @@ class Search:
         self.visited.add(rows, start)
         self._judge(start)
         if cut:
-            raise _Full(TOO_MANY.format(states=self.limits.states))
+            raise _Full(Ending.STATES)
 
     def _once(self, rows: Any, origin: Any) -> tuple[Any, Any]:
         """Each row once, sorted, with the first row that it comes from."""
@@ -280,7 +261,7 @@ class Search:
         queue, limit = self.queue, self.limits.bytes
         needed = queue.size + count
         if needed * queue.state_bytes + self.visited.bytes + self._buffers() > limit:
-            raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
+            raise _Full(Ending.BYTES)
         bits = self.index_bits
         if isinstance(self.visited, Table) and bits is not None:
             bytes_ = 1 << bits >> 3
@@ -291,14 +272,14 @@ class Search:
             most = spare // queue.state_bytes
             capacity = min(max(queue.capacity * 2, needed), most)
             if capacity < needed:
-                raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
+                raise _Full(Ending.BYTES)
             queue.grow(capacity)
         if isinstance(self.visited, Table) and needed * LOAD > 1 << self.visited.places_bits:
             places_bits = (needed * LOAD).bit_length()
             number = self.visited.table.dtype.itemsize
             if self._held() + self.visited.bytes + (number << places_bits) > limit:
-                raise _Full(OUT_OF_MEMORY.format(states=queue.size, bytes=limit))
-            self.visited = Table(queue, places_bits, self.xp, self.factor)
+                raise _Full(Ending.BYTES)
+            self.visited = Table(queue, places_bits, self.xp, self.request.factor)
             self._add_all(self.visited)
 
     def _held(self) -> int:
@@ -374,31 +355,11 @@ def _host(array: Any) -> Any:
     return array.get() if hasattr(array, "get") else array
 
 
-def search(
-    layout: Layout,
-    limits: Limits,
-    symmetry: Symmetry | None,
-    on_progress: Callable[[Progress], None] | None,
-    xp: ModuleType,
-    stop_at_first: bool,
-    without_derived: bool = True,
-    factor: int = FACTOR,
-) -> Found:
-    """All states of a system.
-
-    Args:
-        layout: of the system.
-        limits: bounds of states and memory.
-        symmetry: which states are alike.
-        on_progress: called now and then.
-        xp: the array module.
-        stop_at_first: end soon after the first violation.
-        without_derived: whether derived cells are left out of a perfect index.
-        factor: of the hash.
+def search(request: Request, xp: ModuleType) -> Found:
+    """All states of a system, on arrays of the module ``xp``.
 
     Raises:
         Mismatch: a derived cell was left out of the index and does not follow from the others.
 
     """
-    search = Search(layout, limits, symmetry, on_progress, xp, stop_at_first, without_derived, factor)
-    return search.run()
+    return Search(request, xp).run()

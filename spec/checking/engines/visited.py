@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 FACTOR = -7046029254386353131  # 2**64 divided by the golden ratio, as a signed number: neighbours land far apart
+SMALL_BITS = 27  # a bit a state is taken at once where all bits together are 16 MB
 LOAD = 2  # a table has at least so many places a state
 
 

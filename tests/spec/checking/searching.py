@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvfsm.spec.checking.explore import Exploration
+from kvfsm.spec.checking.exploration import Exploration
 from kvfsm.spec.checking.folding import number
 from kvfsm.spec.checking.system import NOWHERE, Cell, Claim, Command, State, System
 from kvfsm.spec.language.expressions import (

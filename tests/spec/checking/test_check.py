@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from kvfsm.spec.checking import check
-from kvfsm.spec.checking.check import HOLDS, UNKNOWN, VIOLATED, Report, check_protocol, too_large, with_proofs
+from kvfsm.spec.checking.check import Report, check_protocol, too_large, with_proofs
+from kvfsm.spec.checking.exploration import HOLDS, UNKNOWN, VIOLATED
 from kvfsm.spec.checking.limits import Limits
 from kvfsm.spec.checking.proof import Obstacle, Proof
 from kvfsm.spec.language.expressions import Truth

@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 
 from kvfsm.spec.checking.engines.compiling import compiler
-from kvfsm.spec.checking.explore import Exploration, Limits, Progress, explore, transitions_of, truth_of
+from kvfsm.spec.checking.engines.transitions import transitions_of, truth_of
+from kvfsm.spec.checking.exploration import Exploration
+from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.folding import either, equal, number
 from kvfsm.spec.checking.layout import Layout
+from kvfsm.spec.checking.limits import Limits, Progress
 from kvfsm.spec.checking.system import NOWHERE, Cell, Claim, Command, System
 from kvfsm.spec.language.expressions import INT, Arithmetic, Compare
 
@@ -410,8 +413,8 @@ class Swapped:
         columns |= {"it[0].first": xp.maximum(first, second), "it[0].second": xp.minimum(first, second)}
         return self.layout.packed(columns, xp)
 
-    def c_text(self, layout: Layout) -> str:
-        (_, one, mask), (_, other, _) = layout.place("it[0].first"), layout.place("it[0].second")
+    def c_text(self) -> str:
+        (_, one, mask), (_, other, _) = self.layout.place("it[0].first"), self.layout.place("it[0].second")
         return f"""static void canonical(uint64_t *s) {{
             const uint64_t a = s[0] >> {one} & {mask}, b = s[0] >> {other} & {mask};
             if (a < b) s[0] = s[0] ^ (a ^ b) << {one} ^ (a ^ b) << {other};

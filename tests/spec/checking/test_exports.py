@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvfsm.spec.checking.explore import Exploration, explore, transitions_of
+from kvfsm.spec.checking.engines.transitions import transitions_of
+from kvfsm.spec.checking.exploration import Exploration
+from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.exports import murphi, peers, promela, smt, tla
 from kvfsm.spec.checking.exports.moves import in_sequence, moves_of
 from kvfsm.spec.checking.exports.naming import Naming

@@ -11,9 +11,8 @@ from kvfsm.spec.checking.engines import engine_c, engine_numpy
 from kvfsm.spec.checking.engines.compiling import compiler
 from kvfsm.spec.checking.engines.engine_numpy import Queue
 from kvfsm.spec.checking.engines.visited import FACTOR, Bits, Table
-from kvfsm.spec.checking.exploration import Exploration, Found
+from kvfsm.spec.checking.exploration import Exploration, Found, Request
 from kvfsm.spec.checking.layout import Layout
-from kvfsm.spec.checking.limits import Limits
 from tests.spec.checking.searching import assert_agrees, random_system, reference
 
 COLLIDING = 0  # a factor with which every state has the same hash
@@ -58,9 +57,9 @@ def test_engines_are_exact_when_every_hash_collides(seed: int, monkeypatch: pyte
     monkeypatch.setattr(engine_numpy, "SMALL_BITS", 0)
     monkeypatch.setattr(engine_c, "SMALL_BITS", 0)
     system = random_system(seed)
-    layout, expected = Layout(system), reference(system)
-    found: dict[str, Found] = {"numpy": engine_numpy.search(layout, Limits(), None, None, np, False, factor=COLLIDING)}
+    request, expected = Request(Layout(system), factor=COLLIDING), reference(system)
+    found: dict[str, Found] = {"numpy": engine_numpy.search(request, np)}
     if compiler() is not None:
-        found["c"] = engine_c.search(layout, Limits(), None, None, False, threads=1, factor=COLLIDING)
+        found["c"] = engine_c.search(request)
     for engine, one in found.items():
-        assert_agrees(Exploration(system, engine, one, 0.0), expected)
+        assert_agrees(Exploration(request, engine, one, 0.0), expected)
