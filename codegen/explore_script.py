@@ -18,8 +18,7 @@ from ..spec.checking.stories.story import claim_text
 from ..spec.checking.system import Cell, Claim, Command, Promise, System
 from ..spec.language.expressions import Bound, Expr, Name, Remote, Value
 from ..spec.language.model import Case, Event, Machine
-from ..spec.language.protocol import Branch, Fire, Instance, Program, Protocol, Step
-from ..spec.language.trees import walked
+from ..spec.language.protocol import Branch, Fire, Instance, Program, Protocol, Step, slots_in
 from ..spec.targets.infix import Leaf
 from ..spec.targets.javascript import render
 from ..spec.targets.text import render as spec_text
@@ -134,9 +133,8 @@ class _Writer:
     def _looks(self, step: Step) -> Iterable[str]:
         """The slots that a step reads in its condition and in what it assigns."""
         exprs = [*([step.when] if step.when is not None else []), *(item.value for item in step.do)]
-        reads = (part for expr in exprs for part in walked(expr) if isinstance(part, Remote) and part.index is not None)
-        texts = (f"[{_json(part.owner)}, x => {self.own(part.index)}]" for part in reads if part.index is not None)
-        return dict.fromkeys(texts)
+        reads = (read for expr in exprs for read in slots_in(expr))
+        return dict.fromkeys(f"[{_json(instance)}, x => {self.own(index)}]" for instance, index in reads)
 
     def own(self, expr: Expr) -> str:
         """An expression of a step."""

@@ -5,11 +5,9 @@ Its value there can be forgotten, so that states that differ in it alone behave 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..language.expressions import BOOL, Compare, Expr, Name, Number
-from ..language.trees import names_in, rewritten
-from .folding import FALSE, TRUE, folded, number
+from ..language.expressions import Compare, Expr, Name, Number
+from ..language.trees import names_in
+from .folding import with_values
 from .system import Cell, Command, System
 
 
@@ -47,18 +45,6 @@ def ends_at(command: Command, at: str) -> int:
         return begins_at(command, at)
     assert isinstance(value, Number)
     return value.value
-
-
-def with_values(expr: Expr, values: Mapping[str, int]) -> Expr:
-    """The expression with some cells fixed."""
-
-    def rule(part: Expr) -> Expr:
-        if isinstance(part, Name) and part.name in values:
-            value = values[part.name]
-            return (TRUE if value else FALSE) if part.type == BOOL else number(value)
-        return part
-
-    return folded(rewritten(expr, rule))
 
 
 def _read_at(system: System, cell: Cell, at: str | None, step: int) -> bool:

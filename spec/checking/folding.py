@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import floordiv, mod, mul
 
 from ..language.bounds import interval
 from ..language.expressions import (
+    BOOL,
     OPPOSITE,
     Arithmetic,
     Bound,
@@ -16,13 +17,14 @@ from ..language.expressions import (
     Extreme,
     Logic,
     Member,
+    Name,
     Not,
     Number,
     Truth,
     Value,
 )
-from ..language.trees import rewritten
-from .system import NOWHERE
+from ..language.trees import names_in, rewritten
+from .system import NOWHERE, Claim
 
 TRUE, FALSE = Truth(True, NOWHERE), Truth(False, NOWHERE)
 
@@ -73,6 +75,30 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
         case Truth(True):
             return ()
     return (expr,)
+
+
+def condition_of(claim: Claim) -> Expr:
+    """What a claim asks of a state: all of its conditions, or for a ``sometimes`` one of them."""
+    return either(claim.exprs) if claim.kind == "sometimes" else both(claim.exprs)
+
+
+def with_values(expr: Expr, values: Mapping[str, int]) -> Expr:
+    """The expression with some cells fixed."""
+
+    def rule(part: Expr) -> Expr:
+        if isinstance(part, Name) and part.name in values:
+            value = values[part.name]
+            return (TRUE if value else FALSE) if part.type == BOOL else number(value)
+        return part
+
+    return folded(rewritten(expr, rule))
+
+
+def substituted(expr: Expr, updates: Mapping[str, Expr]) -> Expr:
+    """What an expression says after some cells were assigned, in terms of the state before."""
+    if not any(name.name in updates for name in names_in(expr)):
+        return expr
+    return folded(rewritten(expr, lambda part: updates.get(part.name, part) if isinstance(part, Name) else part))
 
 
 def folded(expr: Expr) -> Expr:

@@ -1,8 +1,8 @@
 """Protocol -> ``System``: every copy, slot and choice spelled out, and events carried out on paper.
 
 Each step of each copy becomes commands that exclude one another, one for each way it can go: for each choice, each slot
-that its locals may name, and each case by which its events are taken, and one where they are refused. Then cells that
-never leave 0 are dropped, with every command that needs them to.
+that its locals may name, and each case by which its events are taken, and one where they are refused. What no run can
+reach is then left out by ``pruning.py``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from ..language.expressions import (
 from ..language.interpreter import evaluate
 from ..language.model import Assignment, Event, Machine
 from ..language.narrowing import with_event
-from ..language.protocol import Branch, Instance, Program, Protocol, Step, range_of
+from ..language.protocol import Branch, Instance, Program, Protocol, Step, range_of, slots_in
 from ..language.trees import names_in, rewritten, walked
 from .folding import FALSE, TRUE, both, conjuncts, either, equal, folded, negation, number
+from .pruning import without_unreachable
 from .system import NOWHERE, Cell, Claim, Command, Fired, Promise, System
 
 HOLDS = ("pins", "holds")  # counters of those who use a slot
@@ -41,7 +42,6 @@ AT_WORK = ("loading", "expanding", "quarantined")  # what a state counts as whil
 OTHERS = "others:"  # cells whose names begin so count copies that are not there; no field is called that
 AT_FIRST = ":at_first"  # and of this name, copies that fulfil the condition before they have moved
 _OTHERS_MAX = 1 << 40  # more than any number that a claim compares them with
-_KNOWN_MAX = 64  # values of a cell that are told apart when commands that cannot be taken are looked for
 
 
 def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_proof: bool = False) -> System:
@@ -66,7 +66,8 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_pr
                 for item in protocol.instances
             ),
         )
-    return _without_dead_parts(_Grounding(protocol, for_proof).system())
+    system = _Grounding(protocol, for_proof).system()
+    return without_unreachable(system, {cell.name for cell in system.cells if cell.field.startswith(OTHERS)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,12 +460,7 @@ def _cells(protocol: Protocol) -> Iterator[Cell]:
 def _indexes(step: Step) -> list[str]:
     """The locals that name a slot somewhere in a step, each once."""
     exprs = [fire.slot for fire in step.fire]
-    inside = [item.value for item in step.do] + [value for fire in step.fire for _, value in fire.args]
-    inside += [step.when] if step.when is not None else []
-    for branch in (step.refused, step.otherwise):
-        inside += [item.value for item in branch.do] if branch is not None else []
-    for expr in inside:
-        exprs += [part.index for part in walked(expr) if isinstance(part, Remote) and part.index is not None]
+    exprs += [index for expr in step.exprs() for _, index in slots_in(expr)]
     return list(dict.fromkeys(name.name for expr in exprs for name in names_in(expr) if name.kind == "local"))
 
 
@@ -521,127 +517,5 @@ def _fits(value: Expr, guard: tuple[Expr, ...], high: int) -> bool:
     for values in itertools.product(*(range(top + 1) for top in cells.values())):
         given = dict(zip(cells, values, strict=True))
         if all(evaluate(part, given) for part in relevant) and not 0 <= evaluate(value, given) <= high:
-            return False
-    return True
-
-
-# What never happens.
-
-
-def _without_dead_parts(system: System) -> System:
-    """The system without commands that can never be taken and cells that never leave 0.
-
-    The values that each cell may take are collected one cell at a time, so that some that it never takes may be kept.
-    """
-    known = _values_taken(system)
-    fixed = {name for name, values in known.items() if values == {0}}
-    narrow = {name: max(values) for name, values in known.items() if values is not None and name not in fixed}
-
-    def small(expr: Expr) -> Expr:
-        def rule(part: Expr) -> Expr:
-            if isinstance(part, Name) and part.name in fixed:
-                return FALSE if part.type == BOOL else number(0)
-            if isinstance(part, Name) and part.name in narrow:
-                return replace(part, high=narrow[part.name])
-            return part
-
-        return folded(rewritten(expr, rule))
-
-    commands: list[Command] = []
-    numbers: dict[int, int] = {}  # of the commands that stay: old -> new
-    for index, command in enumerate(system.commands):
-        guard = conjuncts(both(map(small, command.guard)))
-        if FALSE not in guard and _possible(guard, known):
-            numbers[index] = len(commands)
-            updates = tuple((name, small(value)) for name, value in command.updates if name not in fixed)
-            commands.append(replace(command, guard=guard, updates=updates))
-    return replace(
-        system,
-        cells=tuple(
-            replace(cell, high=narrow.get(cell.name, cell.high)) for cell in system.cells if cell.name not in fixed
-        ),
-        commands=tuple(commands),
-        claims=tuple(replace(claim, exprs=tuple(map(small, claim.exprs))) for claim in system.claims),
-        promises=tuple(
-            replace(
-                promise,
-                pairs=tuple((small(source), small(target)) for source, target in promise.pairs),
-                fair=_renumbered(promise.fair, numbers),
-                strong=_renumbered(promise.strong, numbers),
-            )
-            for promise in system.promises
-        ),
-        derived=tuple((name, small(value)) for name, value in system.derived if name not in fixed),
-    )
-
-
-def _renumbered(groups: Iterable[tuple[int, ...]], numbers: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
-    """Groups of commands by their new numbers, without those that are gone."""
-    kept = (tuple(numbers[index] for index in group if index in numbers) for group in groups)
-    return tuple(group for group in kept if group)
-
-
-def _values_taken(system: System) -> dict[str, set[int] | None]:
-    """For each cell the values that it may take, or None: any."""
-    known: dict[str, set[int] | None] = {
-        cell.name: None if cell.field.startswith(OTHERS) else {0} for cell in system.cells
-    }
-    reads = {id(part): _reads(part) for command in system.commands for part in command.guard}
-    changed = True
-    while changed:
-        changed = False
-        for command in system.commands:
-            guard = [(part, reads[id(part)]) for part in command.guard]
-            if not _may_hold(guard, known):
-                continue
-            for name, value in command.updates:
-                before = known[name]
-                if before is not None:
-                    found = _values_of(value, known, system.cell(name), guard)
-                    known[name] = None if found is None else before | found
-                    changed = changed or known[name] != before
-    return known
-
-
-def _reads(expr: Expr) -> tuple[str, ...]:
-    """The cells that an expression reads, each once."""
-    return tuple(dict.fromkeys(name.name for name in names_in(expr)))
-
-
-def _values_of(
-    value: Expr, known: Mapping[str, set[int] | None], cell: Cell, guard: Iterable[tuple[Expr, tuple[str, ...]]]
-) -> set[int] | None:
-    """What an expression may be, or None when there are too many to tell; each part of the guard with what it reads."""
-    cells = _reads(value)
-    options = [known[name] for name in cells]
-    if cell.high >= _KNOWN_MAX or any(option is None for option in options):
-        return None
-    sets = [sorted(option) for option in options if option is not None]
-    if math.prod(map(len, sets)) > _KNOWN_MAX**2:
-        return None
-    relevant = [part for part, read in guard if set(read) <= set(cells)]
-    found = set()
-    for values in itertools.product(*sets):
-        given = dict(zip(cells, values, strict=True))
-        if all(evaluate(part, given) for part in relevant):
-            found.add(evaluate(value, given))
-    return {item for item in found if 0 <= item <= cell.high}
-
-
-def _possible(guard: tuple[Expr, ...], known: Mapping[str, set[int] | None]) -> bool:
-    """Whether each part of a guard that reads one cell, or two, can hold with the values that these may take."""
-    return _may_hold([(part, _reads(part)) for part in guard], known)
-
-
-def _may_hold(guard: Iterable[tuple[Expr, tuple[str, ...]]], known: Mapping[str, set[int] | None]) -> bool:
-    for part, cells in guard:
-        options = [known[name] for name in cells]
-        if len(cells) > 2 or any(option is None for option in options):
-            continue
-        sets = [option for option in options if option is not None]
-        if math.prod(map(len, sets)) > _KNOWN_MAX**2:
-            continue
-        trials = itertools.product(*sets)
-        if not any(evaluate(part, dict(zip(cells, values, strict=True))) for values in trials):
             return False
     return True

@@ -60,11 +60,6 @@ class Layout:
         self.bits = word * WORD_BITS + shift  # of a packed state
         self.spots = tuple(spots[place] for place in range(len(system.cells)))  # in the order of the cells
 
-    @property
-    def index_bits(self) -> int | None:
-        """Width of a state without its derived cells, where it is one number: it lies in one word."""
-        return self.bits - self.derived_bits if self.word_count == 1 else None
-
     @cached_property
     def _by_name(self) -> dict[str, Spot]:
         return {cell.name: spot for cell, spot in zip(self.system.cells, self.spots, strict=True)}

@@ -30,10 +30,10 @@ from ..language.expressions import (
     Remote,
     Truth,
 )
-from ..language.protocol import Protocol
-from ..language.trees import names_in, walked
-from .dead import dead_steps, ends_at, with_values
-from .folding import FALSE, TRUE, conjuncts
+from ..language.protocol import Protocol, slots_in
+from ..language.trees import names_in
+from .dead import dead_steps, ends_at
+from .folding import FALSE, TRUE, conjuncts, with_values
 from .system import Claim, Command, System
 
 
@@ -155,7 +155,7 @@ class _Search:
         """For each local that names slots somewhere, of which instances."""
         found: dict[tuple[str, str], set[str]] = {}
 
-        def note(actor: str, index: Expr | None, instance: str) -> None:
+        def note(actor: str, index: Expr, instance: str) -> None:
             match index:
                 case Name(name=name, kind="local"):
                     found.setdefault((actor, name), set()).add(instance)
@@ -164,19 +164,14 @@ class _Search:
 
         for program in self.protocol.programs:
             for step in program.steps:
-                exprs = [value for fire in step.fire for _, value in fire.args] + [item.value for item in step.do]
-                exprs += [item.value for side in (step.refused, step.otherwise) if side for item in side.do]
-                exprs += [step.when] if step.when is not None else []
                 for fire in step.fire:
                     note(program.name, fire.slot, fire.instance)
-                for expr in exprs:
-                    for part in walked(expr):
-                        if isinstance(part, Remote) and part.index is not None:
-                            note(program.name, part.index, part.owner)
+                for expr in step.exprs():
+                    for instance, index in slots_in(expr):
+                        note(program.name, index, instance)
         for expr in (*(item.that for item in self.protocol.properties), *self._progress):
-            for part in walked(expr):
-                if isinstance(part, Remote) and part.index is not None:
-                    note("", part.index, part.owner)
+            for instance, index in slots_in(expr):
+                note("", index, instance)
         return found
 
     @property

@@ -24,9 +24,10 @@ another actor may be read if it has one copy only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .expressions import Expr, Name
+from .expressions import Expr, Name, Remote
 from .model import Assignment, Equivalent, Event, LeadsTo, Machine, Property
 from .problems import Place
 from .trees import actors_in, walked
@@ -104,6 +105,16 @@ class Step:
     otherwise: Branch | None  # taken when ``when`` does not hold; None: the step waits
     at: Place
 
+    def exprs(self) -> Iterator[Expr]:
+        """Every expression of the step and of its branches, but for those that name the slots of its events."""
+        yield from (item.value for item in self.do)
+        yield from (value for fire in self.fire for _, value in fire.args)
+        if self.when is not None:
+            yield self.when
+        for branch in (self.refused, self.otherwise):
+            if branch is not None:
+                yield from (item.value for item in branch.do)
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -180,3 +191,10 @@ def range_of(expr: Expr, actors: frozenset[str]) -> Range:
         if isinstance(part, Name) and part.kind == "index":
             found_indexes[part.name] = min(part.high, found_indexes.get(part.name, part.high))
     return Range(tuple(name for name in actors_in(expr) if name in actors), tuple(found_indexes.items()))
+
+
+def slots_in(expr: Expr) -> Iterator[tuple[str, Expr]]:
+    """The slots that an expression reads: of which instance, and the index that names each."""
+    for part in walked(expr):
+        if isinstance(part, Remote) and part.index is not None:
+            yield part.owner, part.index

@@ -13,6 +13,7 @@ from operator import add, floordiv, mod, mul, sub
 from ..language.expressions import (
     OPPOSITE,
     Arithmetic,
+    Bound,
     Choice,
     Compare,
     Expr,
@@ -100,6 +101,18 @@ def without_membership(expr: Expr) -> Expr:
             case Member(item, options, was):
                 tests = tuple(Compare("!=" if was else "==", item, option, part.at) for option in options)
                 return tests[0] if len(tests) == 1 else Logic("and" if was else "or", tests, part.at)
+        return part
+
+    return rewritten(expr, rule)
+
+
+def with_positive_divisors(expr: Expr) -> Expr:
+    """Every divisor held at 1 or more, for targets that compute both sides of a choice: there no guard keeps it so."""
+
+    def rule(part: Expr) -> Expr:
+        match part:
+            case Arithmetic("//" | "%" as op, left, right, at) if not isinstance(right, Number | Bound):
+                return Arithmetic(op, left, Extreme("max", (right, Number(1, at)), at), at)
         return part
 
     return rewritten(expr, rule)

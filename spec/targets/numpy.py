@@ -6,26 +6,21 @@ therefore held at 1 or more, so that elements which the guard leaves out don't d
 
 from __future__ import annotations
 
-from ..language.expressions import Arithmetic, Bound, Choice, Expr, Extreme, Number
-from ..language.trees import rewritten
+from ..language.expressions import Choice, Expr, Extreme
 from .infix import Infix, Names, Operator, Printer, Text, operators, plain
-from .lowering import simplified, without_constant_tests, without_implies, without_membership
+from .lowering import (
+    simplified,
+    with_positive_divisors,
+    without_constant_tests,
+    without_implies,
+    without_membership,
+)
 
 
 def render(expr: Expr, names: Names = plain, xp: str = "np") -> str:
     """One vectorised expression; ``xp`` is the array module's name in the text."""
     plainer = without_constant_tests(without_membership(simplified(without_implies(expr))))
-    return _target(xp).render(_divisors_at_least_one(plainer), names)
-
-
-def _divisors_at_least_one(expr: Expr) -> Expr:
-    def rule(part: Expr) -> Expr:
-        match part:
-            case Arithmetic("//" | "%" as op, left, right, at) if not isinstance(right, Number | Bound):
-                return Arithmetic(op, left, Extreme("max", (right, Number(1, at)), at), at)
-        return part
-
-    return rewritten(expr, rule)
+    return _target(xp).render(with_positive_divisors(plainer), names)
 
 
 def _target(xp: str) -> Infix:

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ...language.expressions import Arithmetic, Expr, Extreme, Number
-from ...language.trees import rewritten
+from ...language.expressions import Expr
 from ...targets.c import C
-from ...targets.infix import Leaf, Operator
-from ...targets.lowering import simplified, without_extremes, without_implies, without_membership
+from ...targets.infix import Operator
+from ...targets.lowering import (
+    simplified,
+    with_positive_divisors,
+    without_extremes,
+    without_implies,
+    without_membership,
+)
 from ..exploration import Request
-from ..folding import both, either, equal, number
+from ..folding import both, condition_of, equal
 from ..layout import Layout
-from ..system import NOWHERE
-from .conditions import ALL, Conditions, Spelling
+from .conditions import ALL, Conditions, Spelling, printed
 from .dense import Part
 from .derivation import unproven
 from .groups import Group, Guarded, grouped
@@ -38,20 +42,8 @@ def spelling() -> Spelling:
 
 
 def _render(expr: Expr) -> str:
-    plainer = without_membership(simplified(without_implies(expr)))
-    return BRANCHLESS.render(without_extremes(rewritten(plainer, _divisor_at_least_one)), _spelled)
-
-
-def _divisor_at_least_one(part: Expr) -> Expr:
-    match part:
-        case Arithmetic("//" | "%" as op, left, right) if not isinstance(right, Number):
-            return Arithmetic(op, left, Extreme("max", (right, number(1)), NOWHERE), NOWHERE)
-    return part
-
-
-def _spelled(leaf: Leaf) -> str:
-    name: str = leaf.name  # type: ignore[union-attr]  # only names are left
-    return name
+    plainer = with_positive_divisors(without_membership(simplified(without_implies(expr))))
+    return BRANCHLESS.render(without_extremes(plainer), printed)
 
 
 def header_text(request: Request, derived_bits: int, index: Sequence[Part], wide: bool) -> str:
@@ -179,8 +171,7 @@ def _follows(layout: Layout) -> list[str]:
 def _claims(layout: Layout) -> list[str]:
     firsts, quiet = [], []
     for place, claim in enumerate(layout.system.claims):
-        together = either(claim.exprs) if claim.kind == "sometimes" else both(claim.exprs)
-        test = _predicate(layout, together)
+        test = _predicate(layout, condition_of(claim))
         if claim.kind == "deadlock":
             quiet.append(f"        case {place}: return !({test});  // {claim.name}")
         else:
@@ -207,9 +198,5 @@ def _claims(layout: Layout) -> list[str]:
 
 def _predicate(layout: Layout, expr: Expr) -> str:
     """A condition of the row ``s``."""
-    test = Conditions(layout, spelling()).condition(expr)
-    if isinstance(test, bool):
-        return str(int(test))
-    for word in range(layout.word_count):
-        test = test.replace(f"s{word} ", f"s[{word}] ").replace(f"s{word})", f"s[{word}])")
-    return test
+    test = Conditions(layout, spelling(), "s[{}]").condition(expr)
+    return str(int(test)) if isinstance(test, bool) else test

@@ -21,17 +21,12 @@ from typing import Any
 
 from ..layout import WORD_BITS, Layout
 from ..symmetry import Pointer, SlotClass, Symmetry
+from ..system import Cell
 
 Columns = dict[str, Any]  # cell -> uint64 [n], arrays of ``xp``
 Rows = list[Any]  # one uint64 [n] for each slot or copy
+Bundle = tuple[tuple[str, int, int], ...]  # cells of one slot or copy that make one number: (cell, shift, mask)
 MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: multiplying by it spreads small numbers over 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Cells of one slot or copy as one number: each with the bit at which it begins."""
-
-    places: tuple[tuple[str, int, int], ...]  # (cell, shift, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +49,18 @@ class Renumbering:
 
 def bundles(symmetry: Symmetry, cells: Sequence[str]) -> tuple[Bundle, ...]:
     """Cells of one slot or copy in as few numbers as hold them, the first cell highest."""
-    groups: list[list[str]] = [[]]
-    bits = 0
-    for name in cells:
-        width = symmetry.system.cell(name).bits
-        if bits + width > WORD_BITS:
+    groups: list[list[Cell]] = []
+    for cell in map(symmetry.system.cell, cells):
+        if not groups or sum(other.bits for other in groups[-1]) + cell.bits > WORD_BITS:
             groups.append([])
-            bits = 0
-        groups[-1].append(name)
-        bits += width
+        groups[-1].append(cell)
     found = []
     for group in groups:
-        places = []
-        shift = 0
-        for name in reversed(group):
-            width = symmetry.system.cell(name).bits
-            places.append((name, shift, (1 << width) - 1))
-            shift += width
-        found.append(Bundle(tuple(places)))
+        places, shift = [], 0
+        for cell in reversed(group):
+            places.append((cell.name, shift, (1 << cell.bits) - 1))
+            shift += cell.bits
+        found.append(tuple(places))
     return tuple(found)
 
 
@@ -157,17 +146,17 @@ class Canonical:
         """Cells in as few numbers as hold them: uint64 [n] each."""
         found = []
         for bundle in bundles(self.symmetry, cells):
-            total: Any = None
-            for name, shift, _ in bundle.places:
-                shifted = columns[name] << self._u(shift) if shift else columns[name]
-                total = shifted if total is None else total | shifted
+            (name, _, _), *rest = bundle  # the lowest is not shifted
+            total = columns[name]
+            for name, shift, _ in rest:
+                total = total | columns[name] << self._u(shift)
             found.append(total)
-        return [number for number in found if number is not None]
+        return found
 
     def _unbundle(self, columns: Columns, cells: Sequence[str], numbers: Rows) -> None:
         """Put cells back from the numbers that hold them."""
-        for bundle, number in zip(bundles(self.symmetry, cells), numbers, strict=False):
-            for name, shift, mask in bundle.places:
+        for bundle, number in zip(bundles(self.symmetry, cells), numbers, strict=True):
+            for name, shift, mask in bundle:
                 columns[name] = number >> self._u(shift) & self._u(mask)
 
     def _spread(self, numbers: Rows, start: int) -> Any:

@@ -90,20 +90,15 @@ class _Text:
         dead = sum(1 << step for step in pointer.dead)
         return f"(~UINT64_C({dead}) >> {self.c(pointer.at)} & 1)"
 
-    def _bundles(self, cells: Sequence[str]) -> list[Bundle]:
-        return [bundle for bundle in bundles(self.symmetry, cells) if bundle.places]
-
     def _bundled(self, bundle: Bundle) -> str:
-        return " | ".join(f"{self.c(name)} << {shift}" if shift else self.c(name) for name, shift, _ in bundle.places)
+        return " | ".join(f"{self.c(name)} << {shift}" if shift else self.c(name) for name, shift, _ in bundle)
 
     def _unbundle(self, bundle: Bundle, number: str) -> str:
-        return " ".join(
-            f"{self.c(name)} = {number} >> {shift} & UINT64_C({mask});" for name, shift, mask in bundle.places
-        )
+        return " ".join(f"{self.c(name)} = {number} >> {shift} & UINT64_C({mask});" for name, shift, mask in bundle)
 
     def _spread(self, cells: Sequence[str], start: int) -> str:
         text = f"UINT64_C({start})"
-        for bundle in self._bundles(cells):
+        for bundle in bundles(self.symmetry, cells):
             text = f"spread({text}, {self._bundled(bundle)})"
         return text
 
@@ -141,7 +136,7 @@ class _Text:
         slots = len(part.numbers)
         yield f"static inline void renumber_{number}(uint64_t *c, const int order[{slots}]) {{"
         for bundle_row in zip(
-            *(self._bundles(slot_cells(self.symmetry, part, slot)) for slot in part.numbers), strict=True
+            *(bundles(self.symmetry, slot_cells(self.symmetry, part, slot)) for slot in part.numbers), strict=True
         ):
             yield f"    {{ const uint64_t t[{slots}] = {{{', '.join(map(self._bundled, bundle_row))}}};"
             for row, bundle in enumerate(bundle_row):
@@ -185,7 +180,7 @@ class _Text:
 
     def _sort(self, part: CopyClass) -> Iterator[str]:
         """Copies of one actor in ascending order of their cells, the first cell weighing most."""
-        copies = [self._bundles(copy_cells(self.symmetry, part.actor, copy)) for copy in range(part.count)]
+        copies = [bundles(self.symmetry, copy_cells(self.symmetry, part.actor, copy)) for copy in range(part.count)]
         width = len(copies[0])
         if not width:
             return

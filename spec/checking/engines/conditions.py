@@ -28,6 +28,7 @@ from ...language.expressions import (
 )
 from ...language.interpreter import evaluate
 from ...language.trees import names_in, rewritten
+from ...targets.infix import Leaf
 from ..folding import FALSE, TRUE, both, conjuncts, either, folded, negation, number
 from ..layout import WORD_BITS, Layout, Spot
 from ..system import NOWHERE, Command
@@ -61,10 +62,10 @@ class Known:
 
 
 class Conditions:
-    """Prints the expressions of one system over words called ``s0``, ``s1``, .. (``prefix`` "s")."""
+    """Prints the expressions of one system over words; ``word`` is what they are called, by default ``s0``, ``s1``."""
 
-    def __init__(self, layout: Layout, spelling: Spelling, prefix: str = "s") -> None:
-        self.layout, self.spelling, self.prefix = layout, spelling, prefix
+    def __init__(self, layout: Layout, spelling: Spelling, word: str = "s{}") -> None:
+        self.layout, self.spelling, self.word = layout, spelling, word.format
 
     # Conditions.
 
@@ -141,18 +142,18 @@ class Conditions:
         mask, value = map(self.spelling.literal, cube)
         if cube[0] == 0:
             return TRUE if equal else FALSE
-        return _text(f"(({self.prefix}{word} & {mask}) {'==' if equal else '!='} {value})", BOOL)
+        return _text(f"(({self.word(word)} & {mask}) {'==' if equal else '!='} {value})", BOOL)
 
     def _same(self, left: Spot, right: Spot, op: str) -> Expr:
         """Whether two cells of one width have the same value: whether their bits differ nowhere."""
         low, high = sorted((left, right), key=lambda spot: spot.shift)
         by = high.shift - low.shift
-        moved = f"({self.prefix}{high.word} >> {by})" if by else f"{self.prefix}{high.word}"
+        moved = f"({self.word(high.word)} >> {by})" if by else self.word(high.word)
         mask = self.spelling.literal(low.mask << low.shift)
-        return _text(f"((({self.prefix}{low.word} ^ {moved}) & {mask}) {op} 0)", BOOL)
+        return _text(f"((({self.word(low.word)} ^ {moved}) & {mask}) {op} 0)", BOOL)
 
     def _read(self, spot: Spot) -> str:
-        shifted = f"{self.prefix}{spot.word} >> {spot.shift}" if spot.shift else f"{self.prefix}{spot.word}"
+        shifted = f"{self.word(spot.word)} >> {spot.shift}" if spot.shift else self.word(spot.word)
         return self.spelling.read(f"({shifted} & {self.spelling.literal(spot.mask)})")
 
     def _value(self, expr: Expr) -> Expr:
@@ -232,7 +233,7 @@ class Conditions:
 
     def _copied(self, source: Spot, target: Spot) -> str:
         """The bits of one cell where another cell lies."""
-        word, by = f"{self.prefix}{source.word}", target.shift - source.shift
+        word, by = self.word(source.word), target.shift - source.shift
         moved = f"({word} {'<<' if by > 0 else '>>'} {abs(by)})" if by else word
         return f"({moved} & {self.spelling.literal((source.mask & target.mask) << target.shift)})"
 
@@ -241,7 +242,7 @@ class Conditions:
         # Bits that the guard fixes need no clearing: they are flipped where they differ.
         cleared = parts.cleared & ~mask
         flipped = (value & parts.cleared & mask) ^ parts.set
-        text = f"{self.prefix}{word}"
+        text = self.word(word)
         if cleared:
             text = f"({text} & {self.spelling.literal(ALL ^ cleared)})"
         if flipped:
@@ -363,3 +364,9 @@ def _step(name: str, value: Expr, known: Known, high: int) -> int | None:
 def _text(text: str, type_: str, high: int = 1) -> Name:
     """A leaf that is printed already."""
     return Name(text, "text", type_, high, NOWHERE)
+
+
+def printed(leaf: Leaf) -> str:
+    """What a renderer is told of such leaves, the only ones that are left."""
+    assert isinstance(leaf, Name)
+    return leaf.name

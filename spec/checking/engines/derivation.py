@@ -8,12 +8,10 @@ Where it can't be seen like that, the engines check the successors of the comman
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from ...language.expressions import BOOL, Arithmetic, Choice, Expr, Name, Number, Truth
-from ...language.trees import rewritten
-from ..folding import folded, number
-from ..system import NOWHERE, Command, System
+from ...language.expressions import Arithmetic, Choice, Expr, Number, Truth
+from ..folding import number, substituted, with_values
+from ..system import Command, System
 from .conditions import fixed_cells
 
 
@@ -31,25 +29,11 @@ def _keeps(system: System, command: Command) -> bool:
     updates = dict(command.updates)
     for name, value in system.derived:
         cell = system.cell(name).read()
-        before = _difference(_filled(cell, fixed), _filled(value, fixed))
-        after = _difference(_filled(updates.get(name, cell), fixed), _filled(_substituted(value, updates), fixed))
-        if before != after:
+        before = [with_values(expr, fixed) for expr in (cell, value)]
+        after = [with_values(substituted(expr, updates), fixed) for expr in (cell, value)]
+        if _difference(*before) != _difference(*after):
             return False
     return True
-
-
-def _substituted(expr: Expr, values: Mapping[str, Expr]) -> Expr:
-    return rewritten(expr, lambda part: values.get(part.name, part) if isinstance(part, Name) else part)
-
-
-def _filled(expr: Expr, fixed: Mapping[str, int]) -> Expr:
-    def rule(part: Expr) -> Expr:
-        if isinstance(part, Name) and part.name in fixed:
-            value = fixed[part.name]
-            return Truth(bool(value), NOWHERE) if part.type == BOOL else number(value)
-        return part
-
-    return folded(rewritten(expr, rule))
 
 
 def _difference(left: Expr, right: Expr) -> dict[Expr, int]:

@@ -10,11 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from ...language.expressions import Expr
-from ...targets.infix import Leaf
 from ...targets.numpy import render
-from ..folding import both, either, equal, number
+from ..folding import both, condition_of, equal, number
 from ..layout import WORD_BITS, Layout
-from .conditions import Conditions, Spelling
+from .conditions import Conditions, Spelling, printed
 from .groups import Group, Guarded, grouped
 
 
@@ -24,13 +23,8 @@ def spelling() -> Spelling:
         literal=lambda bits: str(bits - (1 << WORD_BITS) if bits >> (WORD_BITS - 1) else bits),
         read=lambda text: text,
         bits=lambda text, is_truth: f"xp.where({text}, 1, 0)" if is_truth else f"({text})",
-        render=lambda expr: render(expr, _spelled, "xp"),
+        render=lambda expr: render(expr, printed, "xp"),
     )
-
-
-def _spelled(leaf: Leaf) -> str:
-    name: str = leaf.name  # type: ignore[union-attr]  # only names are left
-    return name
 
 
 def module_text(layout: Layout) -> str:
@@ -47,8 +41,7 @@ def module_text(layout: Layout) -> str:
         lines += _group(layout, group)
     lines.append("    return found")
     for place, claim in enumerate(system.claims):
-        together = either(claim.exprs) if claim.kind == "sometimes" else both(claim.exprs)
-        lines += ["", "", f"def claim_{place}(words, xp):  # {claim.name}", *_predicate(layout, together)]
+        lines += ["", "", f"def claim_{place}(words, xp):  # {claim.name}", *_predicate(layout, condition_of(claim))]
     derived = both(equal(system.cell(name).read(), value) for name, value in system.derived)
     lines += ["", "", "def follows(words, xp):", *_predicate(layout, derived)]
     return "\n".join(lines) + "\n"
@@ -90,7 +83,7 @@ def _group(layout: Layout, group: Group) -> list[str]:
 
 
 def _commands(layout: Layout, commands: tuple[Guarded, ...], indent: int, rows: str | None) -> list[str]:
-    every, some = Conditions(layout, spelling(), "t"), Conditions(layout, spelling(), "u")
+    every, some = Conditions(layout, spelling(), "t{}"), Conditions(layout, spelling(), "u{}")
     pad, lines = " " * indent, []
     for guarded in commands:
         command = layout.system.commands[guarded.number]

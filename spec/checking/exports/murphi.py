@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ...language.expressions import BOOL, Expr
 from ...targets.murphi import render
-from ..folding import both, either
+from ..folding import both, condition_of, either
 from ..system import Cell, Command, System
 from .moves import in_sequence, moves_of
 from .naming import Naming, heading, spread
@@ -53,15 +53,11 @@ class _Text:
             yield from self._assignments(command)
             yield "end;\n"
         for claim in system.claims:
-            match claim.kind:
-                case "always":
-                    yield f'invariant "{claim.name}"\n{self._spread(both(claim.exprs))};\n'
-                case "sometimes":
-                    yield f'cover "{claim.name}"\n{self._spread(either(claim.exprs))};\n'
-                case _:
-                    moving = either(both(command.guard) for command in moves)
-                    yield "-- where nobody can move, nobody has to"
-                    yield f'invariant "{claim.name}"\n{self._spread(either((both(claim.exprs), moving)))};\n'
+            said, kind = condition_of(claim), "cover" if claim.kind == "sometimes" else "invariant"
+            if claim.kind == "deadlock":
+                yield "-- where nobody can move, nobody has to"
+                said = either((said, *(both(command.guard) for command in moves)))
+            yield f'{kind} "{claim.name}"\n{self._spread(said)};\n'
 
     def text(self, expr: Expr) -> str:
         return render(self.naming.worded(expr), self.naming.spelled)

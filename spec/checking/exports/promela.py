@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from ...language.expressions import BOOL, Expr
 from ...targets.promela import render
-from ..folding import both, either
-from ..system import Cell, Claim, Command, System
+from ..folding import both, condition_of
+from ..system import Cell, Command, System
 from .moves import in_sequence, moves_of
 from .naming import Naming, filled, heading, spread
 
@@ -59,7 +59,8 @@ class _Text:
             yield f"{_type(cell)} {aside}{_width(cell)};  /* 0 but within a step */"
         yield ""
         for claim in system.claims:
-            yield f"#define {self.claims[claim.name]} (\n{self._spread(_held(claim), '  ')})".replace("\n", " \\\n")
+            said = self._spread(condition_of(claim), "  ")
+            yield f"#define {self.claims[claim.name]} (\n{said})".replace("\n", " \\\n")
         yield f"""
 active proctype {naming.take(f"{system.name}_protocol")}() {{
   do
@@ -119,10 +120,3 @@ def _type(cell: Cell) -> str:
 
 def _width(cell: Cell) -> str:
     return f" : {cell.bits}" if _type(cell) == "unsigned" else ""
-
-
-def _held(claim: Claim) -> Expr:
-    """What must hold in every state, or in one for a situation that must arise."""
-    if claim.kind == "sometimes":
-        return either(claim.exprs)
-    return both(claim.exprs)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...language.expressions import BOOL, Expr
 from ...targets.smt import render
-from ..folding import both, either
+from ..folding import both, condition_of, either
 from ..system import Command, System
 from .moves import moves_of
 from .naming import Naming, filled, heading
@@ -50,16 +50,15 @@ class _Text:
         yield "\n; one step from a state to the next; move is the number of the command that is taken, -1 for none"
         yield self._defined("step", ["", ".next"], "\n".join(self._steps()), "(move Int)")
         for claim in system.claims:
-            name = self.claims[claim.name]
-            match claim.kind:
-                case "always":
-                    yield f"\n{self._defined(name, [''], self.text(both(claim.exprs)))}"
-                case "sometimes":
-                    yield f"\n; must arise\n{self._defined(name, [''], self.text(either(claim.exprs)))}"
-                case _:
-                    moving = either(both(command.guard) for command in self.moves.values())
-                    yield "\n; where nobody can move, nobody has to"
-                    yield self._defined(name, [""], self.text(either((both(claim.exprs), moving))))
+            said = condition_of(claim)
+            if claim.kind == "sometimes":
+                yield "\n; must arise"
+            elif claim.kind == "deadlock":
+                yield "\n; where nobody can move, nobody has to"
+                said = either((said, *(both(command.guard) for command in self.moves.values())))
+            else:
+                yield ""
+            yield self._defined(self.claims[claim.name], [""], self.text(said))
         yield "\n; a run"
         for at in range(steps + 1):
             for cell in system.cells:

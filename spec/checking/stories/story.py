@@ -15,14 +15,13 @@ from ...language.interpreter import Outcome, evaluate, step
 from ...language.model import Argument, Assignment, Event, Machine
 from ...language.narrowing import with_event
 from ...language.problems import Place
-from ...language.protocol import Fire, Program, Protocol, Step
-from ...language.trees import parts_of, rewritten, walked
+from ...language.protocol import Fire, Program, Protocol, Step, slots_in
+from ...language.trees import parts_of, rewritten
 from ...language.word import FieldOverflow, pack, unpack
 from ...targets.text import render
 from ..system import Claim, Command, Promise, State, System
 
 Path = Sequence[tuple[int, State]]  # the number of each command, and the state that it leads to
-WAITS = "waits"  # what a copy does that cannot take its step
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +338,7 @@ def _looks(item: Step, outcome: str, here: _Here) -> Iterable[str]:
     exprs = [*([item.when] if item.when is not None else []), *(each.value for each in do)]
     if outcome == "otherwise" and item.choose:
         return ()  # what it chose is forgotten, so that it looked at nothing in particular
-    reads = (part for expr in exprs for part in walked(expr) if isinstance(part, Remote) and part.index is not None)
-    return dict.fromkeys(f"{part.owner}[{here.number(part.index)}]" for part in reads if part.index is not None)
+    return dict.fromkeys(f"{pool}[{here.number(index)}]" for expr in exprs for pool, index in slots_in(expr))
 
 
 def _attempt(machine: Machine, fire: Fire, slot: int, word: int, args: Mapping[str, int]) -> tuple[Attempt, int]:

@@ -48,7 +48,7 @@ def test_derived_cells_lie_lowest() -> None:
     laid = replace(system(3, 7, 1), derived=(("v[1].x", number(0)),))
     layout = Layout(laid)
     assert layout.place("v[1].x").shift == 0
-    assert (layout.bits, layout.derived_bits, layout.index_bits) == (6, 3, 3)
+    assert (layout.bits, layout.derived_bits) == (6, 3)
     one, other = layout.pack([(2, 0, 1), (2, 7, 1)])[:, 0]
     assert one >> 3 == other >> 3
 
