@@ -20,8 +20,9 @@ from ..language.protocol import Protocol
 from .engines.canonical import Renumbering
 from .exploration import HOLDS, UNKNOWN, VIOLATED, Exploration
 from .explore import explore
-from .fairness import Lasso, NeedsScipy, check_promises
+from .fairness import NeedsScipy, check_promises
 from .grounding import ground
+from .lasso import Lasso
 from .layout import Layout
 from .limits import Ending, Limits, Progress
 from .proof import Obstacle, Proof

@@ -8,9 +8,10 @@ import pytest
 
 from kvfsm.spec.checking.exploration import Exploration
 from kvfsm.spec.checking.explore import explore
-from kvfsm.spec.checking.fairness import Lasso, check_promises
+from kvfsm.spec.checking.fairness import check_promises
 from kvfsm.spec.checking.folding import equal, number
 from kvfsm.spec.checking.grounding import ground
+from kvfsm.spec.checking.lasso import Lasso
 from kvfsm.spec.checking.limits import Limits
 from kvfsm.spec.checking.system import Cell, Command, Promise, System
 from kvfsm.spec.language.expressions import INT
