@@ -8,7 +8,8 @@
                                              protocols named, faults of their own steps and those they declare
   kvfsm check --prove                        also prove what can be proved for any number of slots and actors
   kvfsm check --mutants --prove --table CHECKED.md     and write what was found as a page
-  kvfsm check --json                         {"ok": ..., "protocols": [{"protocol", "states", "properties", ...}]}
+  kvfsm check --json                         {"ok": ..., "protocols": [{"protocol", "states", "properties", ...}]},
+                                             and "problems", as `kvfsm lint --json` has them, of a spec that is wrong
 
 A claim is proved (for all sizes), explored (holds in every state within the bounds), or, when the search ended early,
 unknown unless it broke before. A search that does not end within its memory is incomplete, and that is no pass.
@@ -35,7 +36,7 @@ from ...spec.checking.hunt import TooLargeError
 from ...spec.checking.limits import Limits, Progress
 from ...spec.checking.proof import prove
 from ...spec.language.load import Spec, resized
-from ...spec.language.problems import Problem, closest, render_all
+from ...spec.language.problems import Problem, as_json, closest, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
 from ..story_pytest import model_only
@@ -43,7 +44,7 @@ from . import check_mutants
 from .check_mutants import Mutant
 from .check_report import Row, Table, counterexamples, data, details
 from .check_table import page
-from .lint import add_spec, loaded_spec
+from .lint import add_spec, loaded_spec, print_notes
 
 HELP = "explore every interleaving of a protocol"
 
@@ -74,14 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check: 0 all hold, 1 something is violated or unknown, 2 used wrongly, 130 stopped."""
-    loaded = loaded_spec(args.spec)
+    loaded = loaded_spec(args.spec, for_checking=not args.mutants)
     if loaded is None:
         return 2
     if loaded.spec is None:
         print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
         if args.json:
-            print(json.dumps({"ok": False, "protocols": []}))
+            wrong = [as_json(problem) for problem in loaded.problems]
+            print(json.dumps({"ok": False, "problems": wrong, "protocols": []}))
         return 1
+    print_notes(loaded.notes)
     try:
         protocols = chosen(loaded.spec, args.protocols, args.bound, deep=args.deep)
         settings = _Settings.of(args)

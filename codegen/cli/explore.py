@@ -28,7 +28,7 @@ from .. import write
 from ..explore_page import page, pictures_of
 from ..svg import NoRenderer, RenderFailed, find_renderer
 from .check import Misuse, chosen
-from .lint import add_spec, loaded_spec
+from .lint import add_spec, loaded_spec, print_notes
 
 HELP = "write a page to step through a protocol"
 
@@ -45,12 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page: 0 done, 1 the spec is wrong or the disk does not take it, 2 used wrongly."""
-    loaded = loaded_spec(args.spec)
+    loaded = loaded_spec(args.spec, for_checking=True)
     if loaded is None:
         return 2
     if loaded.spec is None:
         print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
         return 1
+    print_notes(loaded.notes)
     try:
         (protocol,) = chosen(loaded.spec, [args.protocol], args.bound, deep=False)
     except Misuse as error:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...spec.language.load import Loaded, load_spec
-from ...spec.language.problems import as_json, render_all
+from ...spec.language.problems import Problem, as_json, render_all
 
 HELP = "check specs, and say how to mend what is wrong"
 
@@ -49,12 +50,24 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec", type=Path, metavar="DIR", help="folder of the spec (default: the shipped one)")
 
 
-def loaded_spec(directory: Path | None) -> Loaded | None:
-    """The spec in a folder; None, with a line on stderr, when it is no folder of a spec."""
+def loaded_spec(directory: Path | None, *, for_checking: bool = False) -> Loaded | None:
+    """The spec in a folder; None, with a line on stderr, when it is no folder of a spec.
+
+    ``for_checking``: go on without what a check does not need, such as a mutant that names no case any more.
+    """
     if directory is not None and (why := _no_spec(directory)):
         print(f"kvfsm: {why}", file=sys.stderr)
         return None
-    return load_spec(directory)
+    return load_spec(directory, for_checking=for_checking)
+
+
+def print_notes(notes: Sequence[Problem]) -> None:
+    """Tell on stderr, a line each, what a check went on without."""
+    for note in notes:
+        place = note.place
+        print(f"note: {place.file}:{place.line}:{place.column}: {note.code} {note.text}", file=sys.stderr)
+    if notes:
+        print("note: checked all the same; `kvfsm lint` says more, and fails until these are mended", file=sys.stderr)
 
 
 def _no_spec(directory: Path) -> str | None:

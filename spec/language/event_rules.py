@@ -6,16 +6,19 @@ Each is decided over all words and arguments, not only those that can come up: a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .bounds import interval, type_of
 from .coverage import Path, paths, selects
 from .expressions import INT, Compare, Expr, Name, Number
+from .faults import CASES_MOVE
 from .model import Assignment, Case, Event, Machine
 from .problems import Problems
 from .scopes import field_name
 
 GENERATION = "generation"  # the field that tells old handles of a slot from new ones
 STALE = "stale"
+_CHANGE, _NO_WORD = "remove it, or change the cases above", "no word passes the cases above it and its guard"
 
 
 def cases_are_complete(machine: Machine, problems: Problems) -> None:
@@ -26,7 +29,7 @@ def cases_are_complete(machine: Machine, problems: Problems) -> None:
                 "E306",
                 case.at,
                 f"event '{event.name}' lists state '{state}', whose last case has a guard",
-                f"end with a case from '{state}' without 'when:', which applies or refuses",
+                f"end with a case from '{state}' without 'when:', which applies or refuses; or leave '{state}' out",
             )
 
 
@@ -38,7 +41,7 @@ def cases_can_fit(machine: Machine, problems: Problems) -> None:
                 text = f"case {case.number} of '{event.name}' can fit in no state"
             else:
                 text = f"case {case.number} of '{event.name}' can never fit in state '{state}'"
-            problems.add("E307", case.at, f"{text}: {why}", "remove it, or change the cases above")
+            problems.add("E307", case.at, f"{text}: {why.text}", why.fix)
 
 
 def assignments_fit(machine: Machine, problems: Problems) -> None:
@@ -109,7 +112,8 @@ def mutants_are_sound(machine: Machine, problems: Problems) -> None:
         ]
         if broken:
             text = f"mutant '{mutant.name}' of '{mutant.event}' would not pass the reader: {broken[0]}"
-            problems.add("E319", mutant.at, text, "choose a fault that only a run can show")
+            fix = f"choose a fault that only a run can show; {CASES_MOVE}"
+            problems.add("E319", mutant.at, text, fix)
 
 
 def _incomplete(event: Event) -> Iterator[tuple[str, Case]]:
@@ -119,7 +123,15 @@ def _incomplete(event: Event) -> Iterator[tuple[str, Case]]:
             yield state, cases[-1]
 
 
-def _dead(machine: Machine, event: Event) -> Iterator[tuple[Case, str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Why:
+    """Why a case is dead, and how to mend it."""
+
+    text: str
+    fix: str
+
+
+def _dead(machine: Machine, event: Event) -> Iterator[tuple[Case, str, _Why]]:
     """Dead cases with the state and the reason; a case from any state is dead only when it is so in all states."""
     alive: dict[int, list[str]] = {case.number: [] for case in event.cases}
     for path in paths(machine, event):
@@ -130,14 +142,21 @@ def _dead(machine: Machine, event: Event) -> Iterator[tuple[Case, str, str]]:
     for case in event.cases:
         if case.any_state:
             if not alive[case.number]:
-                yield case, case.sources[0], "its guard fails whenever the cases above it do"
+                yield case, case.sources[0], _Why("its guard fails whenever the cases above it do", _CHANGE)
             continue
         for state in case.sources:
             if state not in alive[case.number]:
                 above = event.cases_from(state)[: event.cases_from(state).index(case)]
-                closing = next((other.number for other in above if other.when is None), None)
-                why = f"case {closing} always fits" if closing else "no word passes the cases above it and its guard"
-                yield case, state, why
+                closing = next((other for other in above if other.when is None), None)
+                yield case, state, _closed(closing) if closing is not None else _Why(_NO_WORD, _CHANGE)
+
+
+def _closed(closing: Case) -> _Why:
+    """A case without a guard leaves nothing to those below it."""
+    fix = f"remove it, or give case {closing.number} a 'when:'"
+    if closing.refuse is not None:
+        fix += f"; to see what comes of the event without that refusal, remove the whole of case {closing.number}"
+    return _Why(f"case {closing.number} always fits", fix)
 
 
 def _overflows(machine: Machine, event: Event) -> Iterator[tuple[Assignment, str, str]]:

@@ -15,6 +15,7 @@ from .problems import Place, Problems
 from .scopes import event_scope, machine_scope
 from .source import Node, Scalar, keys_of, number_of, text_of
 
+CASES_MOVE = "a case that was added or removed moves the numbers of those below it"
 FAULT_KEYS = ("drop_case", "drop_conjunct", "forget", "replace")
 
 
@@ -81,7 +82,7 @@ def _drop_conjunct(node: Node, event: Event, problems: Problems, what: str) -> E
             "E216",
             keys["case"].at,
             f"case {case.number} of '{event.name}' has no guard joined by 'and'",
-            "drop the case",
+            f"drop the case, or name another; {CASES_MOVE}",
         )
         return None
     parts = case.when.operands
@@ -102,7 +103,7 @@ def _forget(node: Node, event: Event, problems: Problems, what: str) -> Event | 
     if field not in [assignment.field for assignment in case.do]:
         assigned = ", ".join(assignment.field for assignment in case.do) or "nothing"
         text = f"{what} forgets '{field}', which case {case.number} of '{event.name}' does not assign"
-        problems.add("E216", keys["field"].at, text, f"it assigns: {assigned}")
+        problems.add("E216", keys["field"].at, text, f"it assigns: {assigned}; {CASES_MOVE}")
         return None
     return _with_case(event, replace(case, do=tuple(item for item in case.do if item.field != field)))
 
@@ -131,7 +132,7 @@ def _case(node: Node | None, event: Event, problems: Problems, what: str) -> Cas
     """The case that a mutant names by number."""
     if isinstance(node, Scalar) and node.text.isdecimal() and not 1 <= int(node.text) <= len(event.cases):
         text = f"{what} names case {node.text}, but '{event.name}' has {len(event.cases)}"
-        problems.add("E216", node.at, text, f"use a number from 1 to {len(event.cases)}")
+        problems.add("E216", node.at, text, f"use a number from 1 to {len(event.cases)}; {CASES_MOVE}")
         return None
     number = number_of(node, f"the case of {what}", problems, 1, len(event.cases))
     return event.cases[number - 1] if number is not None else None

@@ -61,11 +61,15 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A spec, or None, and what is wrong with it; ``sources`` gives the text of each file that problems point into."""
+    """A spec, or None, and what is wrong with it; ``sources`` gives the text of each file that problems point into.
+
+    ``notes``: what is wrong, and no reason not to check it; see ``load_spec``.
+    """
 
     spec: Spec | None
     problems: tuple[Problem, ...]
     sources: Mapping[str, str]
+    notes: tuple[Problem, ...] = ()
 
     def required(self) -> Spec:
         """The spec; raises SpecError when there are problems."""
@@ -74,17 +78,23 @@ class Loaded:
         return self.spec
 
 
-def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, int]] | None = None) -> Loaded:
+def load_spec(
+    directory: Path | None = None, bounds: Mapping[str, Mapping[str, int]] | None = None, *, for_checking: bool = False
+) -> Loaded:
     """Read and check a spec: ``vocabulary.yaml``, ``objects/``, ``protocols/``, ``models/``. None: the shipped one.
 
     ``safeguards/`` holds machines of what the runtime keeps besides slots of objects, and ``protocols/machines/`` those
-    that only protocols use. Problems name files below ``directory`` as it was given; those of the shipped spec start with "spec/".
+    that only protocols use. Problems name files below ``directory`` as it was given; those of the shipped spec start
+    with "spec/".
     ``bounds`` are sizes in place of those that a protocol's file gives: protocol -> name of a bound -> value.
+    ``for_checking`` makes notes of what a check does without, as whoever edits a guard leaves it behind: mistakes in
+    ``mutants:`` and ``equivalent:``, which name cases by their numbers, and words that nothing uses any more.
     """
     sizes = bounds or {}
     root = Path(str(files("kvfsm.spec"))) if directory is None else directory
     shown = "spec" if directory is None else directory.as_posix()
     problems = Problems()
+    aside = Problems() if for_checking else problems
     vocabulary = read_vocabulary(root / "vocabulary.yaml", f"{shown}/vocabulary.yaml", problems)
     paths = sorted(_files(root, "objects", shown, problems), key=_machine_order)
     if not paths:
@@ -93,23 +103,26 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
     guard_paths = _files(root, SAFEGUARDS, shown, problems)
     other_paths = _files(root, PROTOCOL_MACHINES, shown, problems)
 
+    def loaded(spec: Spec | None) -> Loaded:
+        return Loaded(spec, problems.sorted(), problems.sources, aside.sorted() if for_checking else ())
+
     def read(paths: Sequence[Path], folder: str) -> tuple[Machine, ...]:
-        found = (read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems) for path in paths)
+        found = (read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems, aside) for path in paths)
         return tuple(machine for machine in found if machine is not None)
 
     machines, guards = read(paths, "objects"), read(guard_paths, SAFEGUARDS)
     others = read(other_paths, PROTOCOL_MACHINES)
     for machine in machines:
-        check_machine(machine, problems)
+        check_machine(machine, problems, aside)
     for machine in guards:
-        check_safeguard(machine, machines, problems)
+        check_safeguard(machine, machines, problems, aside)
     for machine in others:
-        check_protocol_machine(machine, (*machines, *guards), problems)
+        check_protocol_machine(machine, (*machines, *guards), problems, aside)
     found = len(machines) + len(guards) + len(others)
     if vocabulary is None or found < len(paths) + len(guard_paths) + len(other_paths):
-        return Loaded(None, problems.sorted(), problems.sources)
+        return loaded(None)
     if machines:
-        check_vocabulary(vocabulary, (*machines, *guards), others, problems)
+        check_vocabulary(vocabulary, (*machines, *guards), others, problems, aside)
     with_slots = [machine.name for machine in machines if machine.hit is not HitPolicy.BY_KIND]
     protocols = [
         read_protocol(
@@ -119,6 +132,7 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
             (*machines, *guards, *others),
             problems,
             sizes.get(path.stem),
+            aside,
         )
         for path in _files(root, "protocols", shown, problems)
     ]
@@ -135,7 +149,7 @@ def load_spec(directory: Path | None = None, bounds: Mapping[str, Mapping[str, i
         tuple(profile for profile in profiles if profile is not None),
         root,
     )
-    return Loaded(None if problems.found else spec, problems.sorted(), problems.sources)
+    return loaded(None if problems.found else spec)
 
 
 def resized(spec: Spec, name: str, bounds: Mapping[str, int]) -> tuple[Protocol | None, Problems]:
@@ -143,7 +157,11 @@ def resized(spec: Spec, name: str, bounds: Mapping[str, int]) -> tuple[Protocol 
     shown = spec.protocol(name).path
     problems = Problems()
     path = spec.root / "protocols" / f"{name}.yaml"
-    found = read_protocol(path, shown, spec.vocabulary, spec.all_machines, problems, bounds)
+    faults = Problems()
+    found = read_protocol(path, shown, spec.vocabulary, spec.all_machines, problems, bounds, faults)
+    if found is not None and len(found.mutants) < len(spec.protocol(name).mutants):  # by these sizes, not by an edit
+        problems.found.extend(faults)
+        return None, problems
     return found, problems
 
 

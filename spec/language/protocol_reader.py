@@ -51,6 +51,7 @@ def read_protocol(
     machines: Sequence[Machine],
     problems: Problems,
     bounds: Mapping[str, int] | None = None,
+    faults: Problems | None = None,
 ) -> Protocol | None:
     """One protocol; None when the file holds a mistake.
 
@@ -61,13 +62,16 @@ def read_protocol(
         machines: those that instances may be of.
         problems: where mistakes are noted.
         bounds: values in place of the file's own, by name; a name that the file does not declare is a problem.
+        faults: where mistakes in ``mutants:`` and ``equivalent:`` are noted, in place of ``problems``; the protocol
+            lacks these.
 
     """
     before = len(problems)
     root = read_yaml(path, shown, problems)
     if root is None:
         return None
-    protocol = _Reader(shown, vocabulary, machines, problems, bounds or {}).read(root, path.stem)
+    aside = problems if faults is None else faults
+    protocol = _Reader(shown, vocabulary, machines, problems, aside, bounds or {}).read(root, path.stem)
     return protocol if len(problems) == before else None
 
 
@@ -88,12 +92,14 @@ class _Reader:
         vocabulary: Vocabulary,
         machines: Sequence[Machine],
         problems: Problems,
+        faults: Problems,
         bounds: Mapping[str, int],
     ) -> None:
         self.shown = shown
         self.vocabulary = vocabulary
         self.machines = {machine.name: machine for machine in machines}
         self.problems = problems
+        self.faults = faults
         self.overrides = dict(bounds)
         self.used: set[str] = set()  # bounds that something names
         self.instances: dict[str, Instance] = {}
@@ -149,7 +155,7 @@ class _Reader:
             leads_to=leads_to,
             derived=derived,
             mutants=mutants,
-            equivalent=equivalents_of(keys.get("equivalent"), problems),
+            equivalent=equivalents_of(keys.get("equivalent"), self.faults),
             path=self.shown,
             at=root.at,
         )
@@ -215,7 +221,7 @@ class _Reader:
             what = f"instance '{entry.key.text}'"
             keys = keys_of(entry.value, what, self.problems, required=("machine", "slots"), optional=("narrow",))
             slots = self._size(keys.get("slots"), f"the slots of {what}")
-            machine = self._machine(keys.get("machine"), what)
+            machine = self._machine(keys.get("machine"), what, self.problems)
             if machine is None:
                 continue
             machine = narrowed(machine, self._narrow(keys.get("narrow"), machine))
@@ -230,13 +236,13 @@ class _Reader:
         if node is not None and not entries_of(node, "the machines", Problems()):
             self.problems.add("E117", node.at, "a protocol needs machines", "give at least one")
 
-    def _machine(self, node: Node | None, what: str) -> Machine | None:
-        word = text_of(node, f"the machine of {what}", self.problems)
+    def _machine(self, node: Node | None, what: str, problems: Problems) -> Machine | None:
+        word = text_of(node, f"the machine of {what}", problems)
         if node is None or word is None:
             return None
         if word not in self.machines:
             text = f"{what} is of '{word}', which is no machine"
-            self.problems.add("E403", node.at, text, closest(word, self.machines, "use a machine"))
+            problems.add("E403", node.at, text, closest(word, self.machines, "use a machine"))
         return self.machines.get(word)
 
     def _narrow(self, node: Node | None, machine: Machine) -> dict[str, int]:
@@ -658,29 +664,28 @@ class _Reader:
 
     def _mutants(self, node: Node | None) -> tuple[ProtocolMutant, ...]:
         found: dict[str, ProtocolMutant] = {}
-        for entry in entries_of(node, "the mutants", self.problems):
-            name = self._name(entry.key, "a mutant", found)
+        faults = self.faults
+        for entry in entries_of(node, "the mutants", faults):
+            name = self._name(entry.key, "a mutant", found, faults)
             what = f"mutant '{entry.key.text}'"
-            keys = keys_of(
-                entry.value, what, self.problems, required=("machine", "event"), optional=("about", *FAULT_KEYS)
-            )
-            machine = self._machine(keys.get("machine"), what)
-            word = text_of(keys.get("event"), f"the event of {what}", self.problems)
-            about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
+            keys = keys_of(entry.value, what, faults, required=("machine", "event"), optional=("about", *FAULT_KEYS))
+            machine = self._machine(keys.get("machine"), what, faults)
+            word = text_of(keys.get("event"), f"the event of {what}", faults)
+            about = text_of(keys.get("about"), f"the sentence of {what}", faults) or ""
             if machine is None or word is None:
                 continue
             events = {event.name: event for event in machine.events}
             users = [instance for instance in self.instances.values() if instance.machine.name == machine.name]
             if word not in events:
                 text = f"{what} names '{word}', which '{machine.name}' does not have"
-                self.problems.add("E407", keys["event"].at, text, closest(word, events, "use an event"))
+                faults.add("E407", keys["event"].at, text, closest(word, events, "use an event"))
                 continue
             if not users:
                 used = {instance.machine.name for instance in self.instances.values()}
                 text = f"{what} is in '{machine.name}', which this protocol does not use"
-                self.problems.add("E403", keys["machine"].at, text, closest(machine.name, used))
+                faults.add("E403", keys["machine"].at, text, closest(machine.name, used))
                 continue
-            faulty = machine_fault(keys, machine, events[word], self.vocabulary, self.problems, what, entry.key.at)
+            faulty = machine_fault(keys, machine, events[word], self.vocabulary, faults, what, entry.key.at)
             if name is None or faulty is None:
                 continue
             narrow = tuple((user.name, self._narrowed_event(machine, user, faulty)) for user in users)
@@ -696,14 +701,15 @@ class _Reader:
         }
         return narrowed_event(machine, faulty, widths)
 
-    def _name(self, key: Scalar, what: str, taken: Collection[str]) -> str | None:
+    def _name(self, key: Scalar, what: str, taken: Collection[str], problems: Problems | None = None) -> str | None:
         """The text of ``key`` when it may name something new, else None after noting why not."""
+        problems = self.problems if problems is None else problems
         text = key.text
         if not _WORD.fullmatch(text) or text in _RESERVED:
-            self.problems.add("E201", key.at, f"'{text}' cannot name {what}", "use lower_snake_case, and no operator")
+            problems.add("E201", key.at, f"'{text}' cannot name {what}", "use lower_snake_case, and no operator")
             return None
         if text in taken:
-            self.problems.add("E209", key.at, f"{what} is named '{text}', as something else is", "use another name")
+            problems.add("E209", key.at, f"{what} is named '{text}', as something else is", "use another name")
             return None
         return text
 

@@ -82,13 +82,24 @@ def read_vocabulary(path: Path, shown: str, problems: Problems) -> Vocabulary | 
     return Vocabulary(actors, refusals) if len(problems) == before and root is not None else None
 
 
-def read_machine(path: Path, shown: str, vocabulary: Vocabulary | None, problems: Problems) -> Machine | None:
-    """One machine; None when the file holds a mistake. Without a vocabulary, actors and refusals are not looked up."""
+def read_machine(
+    path: Path, shown: str, vocabulary: Vocabulary | None, problems: Problems, faults: Problems | None = None
+) -> Machine | None:
+    """One machine; None when the file holds a mistake.
+
+    Args:
+        path: the file.
+        shown: how problems name it.
+        vocabulary: whose actors and refusals may be used; without one they are not looked up.
+        problems: where mistakes are noted.
+        faults: where those in ``mutants:`` and ``equivalent:`` are, in place of ``problems``; the machine lacks these.
+
+    """
     before = len(problems)
     root = read_yaml(path, shown, problems)
     if root is None:
         return None
-    machine = _Machine(shown, vocabulary, problems).read(root, path.stem)
+    machine = _Machine(shown, vocabulary, problems, problems if faults is None else faults).read(root, path.stem)
     return machine if len(problems) == before else None
 
 
@@ -109,10 +120,11 @@ def _bits(count: int) -> str:
 class _Machine:
     """Reads one file from top to bottom; what was read so far is what later parts may name."""
 
-    def __init__(self, shown: str, vocabulary: Vocabulary | None, problems: Problems) -> None:
+    def __init__(self, shown: str, vocabulary: Vocabulary | None, problems: Problems, faults: Problems) -> None:
         self.shown = shown
         self.vocabulary = vocabulary
         self.problems = problems
+        self.faults = faults
 
     def read(self, root: Node, stem: str) -> Machine | None:
         problems = self.problems
@@ -163,7 +175,7 @@ class _Machine:
             properties=properties,
             leads_to=leads_to,
             mutants=mutants,
-            equivalent=equivalents_of(keys.get("equivalent"), problems),
+            equivalent=equivalents_of(keys.get("equivalent"), self.faults),
             path=self.shown,
             at=keys["machine"].at,
         )
@@ -347,7 +359,7 @@ class _Machine:
             kernel_name = name_of(kernel, "a kernel", self.problems) if isinstance(kernel, Scalar) else None
             if kernel is not None and not isinstance(kernel, Scalar):
                 text_of(kernel, f"the kernel of {what}", self.problems)
-            cases = self._case_reader(entry.key.text, given, broken).cases(keys.get("cases"))
+            cases = self._case_reader(entry.key.text, given, self.problems, broken).cases(keys.get("cases"))
             found.append(Event(name or entry.key.text, by, about, given, kernel_name, cases, entry.key.at))
         return tuple(found)
 
@@ -394,12 +406,14 @@ class _Machine:
         )
         return None
 
-    def _case_reader(self, event: str, given: tuple[Argument, ...], broken: frozenset[str] = frozenset()) -> CaseReader:
+    def _case_reader(
+        self, event: str, given: tuple[Argument, ...], problems: Problems, broken: frozenset[str] = frozenset()
+    ) -> CaseReader:
         states = tuple(state.name for state in self.states)
         refusals = tuple(word.name for word in self.vocabulary.refusals) if self.vocabulary else None
         scope = event_scope(self.scope, given)
         scope = replace(scope, broken=scope.broken | broken)
-        return CaseReader(event, scope, states, refusals, self.problems)
+        return CaseReader(event, scope, states, refusals, problems)
 
     def _known_words(
         self, node: Node | None, what: str, code: str, known: Sequence[str] | None, which: str
@@ -427,7 +441,7 @@ class _Machine:
             optional=("when",),
         )
         scope = eviction_scope(self.scope, self.meta)
-        event = self._event(keys.get("event"), "the eviction rule")
+        event = self._event(keys.get("event"), "the eviction rule", self.problems)
         words = one_or_more(keys.get("from"), "'from' of the eviction rule", self.problems)
         states = [state.name for state in self.states]
         candidates = [
@@ -455,15 +469,14 @@ class _Machine:
     def _expression(self, node: Node | None, scope: Scope, what: str, expected: str | None) -> Expr | None:
         return expression_of(node, scope, what, expected, self.problems)
 
-    def _event(self, node: Node | None, what: str) -> Event | None:
-        word = text_of(node, f"the event of {what}", self.problems)
+    def _event(self, node: Node | None, what: str, problems: Problems) -> Event | None:
+        word = text_of(node, f"the event of {what}", problems)
         if node is None or word is None:
             return None
         events = {event.name: event for event in self.events}
         if word not in events:
-            self.problems.add(
-                "E211", node.at, f"{what} names '{word}', which is no event", closest(word, events, "use an event")
-            )
+            text = f"{what} names '{word}', which is no event"
+            problems.add("E211", node.at, text, closest(word, events, "use an event"))
         return events.get(word)
 
     def _says(self, node: Node | None, what: str) -> str | None:
@@ -511,15 +524,16 @@ class _Machine:
 
     def _mutants(self, node: Node | None) -> tuple[Mutant, ...]:
         found = []
-        for entry in entries_of(node, "the mutants", self.problems):
-            name = name_of(entry.key, "a mutant", self.problems)
+        faults = self.faults
+        for entry in entries_of(node, "the mutants", faults):
+            name = name_of(entry.key, "a mutant", faults)
             what = f"mutant '{entry.key.text}'"
-            keys = keys_of(entry.value, what, self.problems, required=("event",), optional=("about", *FAULT_KEYS))
-            event = self._event(keys.get("event"), what)
-            about = text_of(keys.get("about"), f"the sentence of {what}", self.problems) or ""
+            keys = keys_of(entry.value, what, faults, required=("event",), optional=("about", *FAULT_KEYS))
+            event = self._event(keys.get("event"), what, faults)
+            about = text_of(keys.get("about"), f"the sentence of {what}", faults) or ""
             if event is None or not event.cases:
                 continue
-            reader = self._case_reader(event.name, event.given)
+            reader = self._case_reader(event.name, event.given, faults)
             faulty = faulty_event(keys, event, reader, what, entry.key.at)
             if name is not None and faulty is not None:
                 found.append(Mutant(name, event.name, about, faulty, entry.key.at))

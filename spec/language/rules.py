@@ -66,26 +66,34 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check_machine(machine: Machine, problems: Problems) -> None:
-    """Note every rule that a machine breaks."""
-    for rule in RULES:
-        rule(machine, problems)
+def check_machine(machine: Machine, problems: Problems, faults: Problems | None = None) -> None:
+    """Note every rule that a machine breaks; what its mutants break is noted in ``faults``, if they are given."""
+    _check(machine, frozenset(), problems, faults)
 
 
-def check_safeguard(machine: Machine, objects: Sequence[Machine], problems: Problems) -> None:
+def check_safeguard(
+    machine: Machine, objects: Sequence[Machine], problems: Problems, faults: Problems | None = None
+) -> None:
     """Note every rule that a machine of ``safeguards/`` breaks, and a name that an object has already."""
-    _check_beside(machine, objects, OF_OBJECTS, problems)
+    _check(machine, OF_OBJECTS, problems, faults)
+    _stands_apart(machine, objects, problems)
 
 
-def check_protocol_machine(machine: Machine, generated: Sequence[Machine], problems: Problems) -> None:
+def check_protocol_machine(
+    machine: Machine, generated: Sequence[Machine], problems: Problems, faults: Problems | None = None
+) -> None:
     """Note every rule that a machine of ``protocols/machines/`` breaks, and a name that another has already."""
-    _check_beside(machine, generated, OF_GENERATED, problems)
+    _check(machine, OF_GENERATED, problems, faults)
+    _stands_apart(machine, generated, problems)
 
 
-def _check_beside(machine: Machine, others: Sequence[Machine], left_out: frozenset[Rule], problems: Problems) -> None:
+def _check(machine: Machine, left_out: frozenset[Rule], problems: Problems, faults: Problems | None) -> None:
     for rule in RULES:
         if rule not in left_out:
-            rule(machine, problems)
+            rule(machine, faults if faults is not None and rule is mutants_are_sound else problems)
+
+
+def _stands_apart(machine: Machine, others: Sequence[Machine], problems: Problems) -> None:
     for other in others:
         if other.name == machine.name:
             text = f"machine '{machine.name}' is named as the one in {other.path}"
@@ -93,9 +101,14 @@ def _check_beside(machine: Machine, others: Sequence[Machine], left_out: frozens
 
 
 def check_vocabulary(
-    vocabulary: Vocabulary, generated: Sequence[Machine], protocol_machines: Sequence[Machine], problems: Problems
+    vocabulary: Vocabulary,
+    generated: Sequence[Machine],
+    protocol_machines: Sequence[Machine],
+    problems: Problems,
+    unused: Problems | None = None,
 ) -> None:
-    """Note words of the vocabulary that no machine uses, and names of several files that meet in generated code."""
+    """Note names of several files that meet in generated code; in ``unused``, if given, words that no machine uses."""
+    unused = problems if unused is None else unused
     machines = (*generated, *protocol_machines)
     refusals_stay_apart(vocabulary, problems)
     machines_stay_apart(generated, problems)
@@ -103,7 +116,7 @@ def check_vocabulary(
     refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
     for actor in vocabulary.actors:
         if actor.name not in actors:
-            problems.add("E311", actor.at, f"no event is fired by actor '{actor.name}'", "use the word, or remove it")
+            unused.add("E311", actor.at, f"no event is fired by actor '{actor.name}'", "use the word, or remove it")
     for word in vocabulary.refusals[1:]:
         if word.name not in refusals:
-            problems.add("E311", word.at, f"no case refuses as '{word.name}'", "use the word, or remove it")
+            unused.add("E311", word.at, f"no case refuses as '{word.name}'", "use the word, or remove it")

@@ -154,6 +154,44 @@ def test_a_protocol_with_a_mistake_is_located_and_mended(
     assert "fix: " in said
 
 
+def test_a_guard_can_be_deleted_although_a_mutant_names_its_case(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the edit leaves behind is noted, and keeps nothing from being told; lint and the hunt still insist on it."""
+    line = "      - {from: [resident, packed, expired], when: holds > 0, refuse: held}\n"
+    edit(own, "objects/compressed_kv.yaml", line, "")
+    assert main(["check", "store", "--spec", str(own)]) == 1
+    said = capsys.readouterr()
+    assert "breaks kv.transfer_protects (S3), always:" in said.out
+    assert f"note: {own}/objects/compressed_kv.yaml:" in said.err
+    assert "E216 mutant 'evict_forgets_loss' names case 3, but 'evict' has 2" in said.err
+    assert "`kvfsm lint` says more" in said.err
+    assert main(["explore", "toctou", "--spec", str(own), "-o", str(tmp_path / "page.html")]) == 0
+    assert "note: " in capsys.readouterr().err
+    for command in (["lint"], ["check", "store", "--mutants"]):
+        assert main([*command, "--spec", str(own)]) == 1
+        assert "moves the numbers of those below it" in "".join(capsys.readouterr())
+
+
+def test_a_word_that_nobody_uses_any_more_is_a_note(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "vocabulary.yaml").write_text((own / "vocabulary.yaml").read_text().rstrip() + "\n  nobody_says_so: once\n")
+    assert main(["check", "toctou", "--spec", str(own), "--states", "10"]) == 1
+    said = capsys.readouterr()
+    assert "note: " in said.err and "E311 no case refuses as 'nobody_says_so'" in said.err
+    assert "INCOMPLETE" in said.out
+    assert main(["lint", "--spec", str(own)]) == 1
+
+
+def test_programs_are_told_what_is_wrong_with_a_spec(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(own, "protocols/toctou.yaml", "event: unpin", "event: unpinn")
+    assert main(["check", "--json", "--spec", str(own)]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["protocols"]) == (False, [])
+    (problem,) = answer["problems"]
+    assert (problem["code"], problem["file"]) == ("E407", f"{own}/protocols/toctou.yaml")
+    assert {"line", "column", "message", "fix"} <= set(problem)
+
+
 def test_a_model_too_large_is_incomplete_and_says_what_to_lower(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "toctou", "--spec", str(own), "--states", "1000"]) == 1
     said = capsys.readouterr().out
