@@ -60,3 +60,13 @@ def test_every_protocol_has_its_row_in_the_table_of_races() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\((\w+\.yaml)\) \|", (folder / "README.md").read_text("utf-8"), re.M)
     assert sorted(f"{name}.yaml" for name, _ in rows) == sorted(path.name for path in folder.glob("*.yaml"))
     assert all(file == f"{name}.yaml" for name, file in rows)
+
+
+def test_the_page_of_the_checker_names_every_module() -> None:
+    folder = REPO / "spec" / "checking"
+    page = (folder / "README.md").read_text("utf-8")
+    modules = [*folder.glob("*.py"), *(folder / "engines").glob("*.[pc]*")]
+    assert len(modules) > 25
+    assert [path.name for path in modules if path.stem != "__init__" and path.name not in page] == []
+    folders = [path.name for path in folder.iterdir() if (path / "__init__.py").exists()]
+    assert [name for name in folders if f"{name}/" not in page] == []
