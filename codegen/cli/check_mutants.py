@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...spec.checking.hunt import KILLED, SAME, SURVIVES, Catch, equivalents, hunt
 from ...spec.checking.mutants import MachineFault, ProtocolFault, machine_faults, protocol_faults
 from ...spec.language.load import Spec
 from ...spec.language.model import Equivalent
-from ...spec.language.narrowing import with_event
+from ...spec.language.narrowing import with_faulty
 from ...spec.language.problems import Problem, closest
 from ...spec.language.protocol import Protocol, ProtocolMutant
 
@@ -116,9 +116,4 @@ def _outcome(mutant: Mutant) -> str:
 
 def _declared(protocol: Protocol, mutant: ProtocolMutant) -> ProtocolFault:
     """A mutant that the protocol names, as a protocol of its own."""
-    faulty = dict(mutant.faulty)
-    instances = tuple(
-        replace(item, machine=with_event(item.machine, faulty[item.name])) if item.name in faulty else item
-        for item in protocol.instances
-    )
-    return ProtocolFault(f"{protocol.name}: {mutant.name}", replace(protocol, instances=instances))
+    return ProtocolFault(f"{protocol.name}: {mutant.name}", with_faulty(protocol, mutant.faulty))

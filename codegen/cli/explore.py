@@ -22,6 +22,7 @@ from ...spec.checking.explore import explore
 from ...spec.checking.grounding import ground
 from ...spec.checking.limits import Limits
 from ...spec.checking.stories.story import Story, tell
+from ...spec.language.narrowing import with_faulty
 from ...spec.language.problems import Problem, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
@@ -94,14 +95,14 @@ def mutant_runs(protocol: Protocol) -> list[tuple[str, Story]]:
     """The shortest run by which each mutant of a protocol breaks an ``always``."""
     runs = []
     for mutant in protocol.mutants:
-        faulty = dict(mutant.faulty)
-        system = ground(protocol, faulty)
+        faulty = with_faulty(protocol, mutant.faulty)
+        system = ground(faulty)
         found = explore(system, limits=Limits(states=_STATES_MAX), stop_at_first=True)
         if not found.violations:
             continue
         name, index = min(found.violations.items(), key=lambda item: item[1])
         claim = next(claim for claim in system.claims if claim.name == name)
-        runs.append((f"{mutant.name}: {name}", tell(protocol, system, found.path(index), claim, faulty=faulty)))
+        runs.append((f"{mutant.name}: {name}", tell(faulty, system, found.path(index), claim)))
     return runs
 
 

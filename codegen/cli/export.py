@@ -25,6 +25,7 @@ from ...spec.checking.exports.peers import PEERS, Failed, Missing
 from ...spec.checking.grounding import ground
 from ...spec.checking.system import System
 from ...spec.language.load import Spec
+from ...spec.language.narrowing import with_faulty
 from ...spec.language.problems import closest, render_all
 from .. import write
 from .check import Misuse, chosen
@@ -72,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
 def _system(args: argparse.Namespace, spec: Spec) -> System:
     """What was asked for: a protocol in some bounds, with one of its faults perhaps; raises Misuse."""
     (protocol,) = chosen(spec, [args.protocol], args.bound, deep=False)
-    faulty = {mutant.name: dict(mutant.faulty) for mutant in protocol.mutants}
+    faulty = {mutant.name: with_faulty(protocol, mutant.faulty) for mutant in protocol.mutants}
     if args.mutant is not None and args.mutant not in faulty:
         raise Misuse(f"kvfsm: '{protocol.name}' has no mutant '{args.mutant}'; {closest(args.mutant, faulty)}")
     if args.steps < 0:
         raise Misuse(f"kvfsm export: a run has 0 steps or more, not {args.steps}")
     if args.language == "tla" and args.out is not None and not args.out.stem.isidentifier():
         raise Misuse(f"kvfsm export: TLC wants a module named as its file, and '{args.out.stem}' cannot name one")
-    return ground(protocol, faulty.get(args.mutant))
+    return ground(faulty.get(args.mutant, protocol))
 
 
 def _texts(language: str, system: System, out: Path | None, steps: int) -> dict[str, str]:

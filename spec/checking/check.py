@@ -14,7 +14,6 @@ from types import ModuleType
 import numpy as np
 
 from ..language.expressions import Compare, Expr, Logic, Remote, Value
-from ..language.model import Event
 from ..language.problems import Place, Problem
 from ..language.protocol import Protocol
 from .engines.canonical import Renumbering
@@ -93,7 +92,6 @@ def check_protocol(
     on_stage: Callable[[str], None] | None = None,
     xp: ModuleType = np,
     threads: int = 1,
-    faulty: Mapping[str, Event] | None = None,
 ) -> Report:
     """Check every claim of a protocol within its bounds.
 
@@ -106,7 +104,6 @@ def check_protocol(
         on_stage: called with what is done next, when that may take long.
         xp: the array module of the engine "numpy".
         threads: of the engine "c".
-        faulty: instance name -> the event in place of the machine's own: a mutant.
 
     Returns:
         The report; after Ctrl-C, what was known by then.
@@ -115,7 +112,7 @@ def check_protocol(
     if state_bits(protocol) > BITS_MAX:
         return _unsearched(protocol, engine)
     started = time.perf_counter()
-    system = ground(protocol, faulty)
+    system = ground(protocol)
     notes: list[str] = []
     alike = None
     if symmetry:
@@ -135,7 +132,7 @@ def check_protocol(
         )
 
     exploration = search(renumbered=True)
-    checker = _Checker(protocol, system, exploration, faulty or {})
+    checker = _Checker(protocol, system, exploration)
     findings = [checker.claim(claim) for claim in system.claims]
     stopped = False
     if system.promises:
@@ -244,13 +241,10 @@ def state_bits(protocol: Protocol) -> int:
 class _Checker:
     """Turns what a search found into findings."""
 
-    def __init__(
-        self, protocol: Protocol, system: System, exploration: Exploration, faulty: Mapping[str, Event]
-    ) -> None:
+    def __init__(self, protocol: Protocol, system: System, exploration: Exploration) -> None:
         self.protocol = protocol
         self.system = system
         self.exploration = exploration
-        self.faulty = faulty
         self.verdicts = exploration.verdicts()
         self.how = EXPLORED if exploration.complete else SAMPLED
 
@@ -261,7 +255,7 @@ class _Checker:
         note = ""
         if claim.name in self.exploration.violations:
             path = self.exploration.path(self.exploration.violations[claim.name])
-            trace = tell(self.protocol, self.system, path, claim, faulty=self.faulty)
+            trace = tell(self.protocol, self.system, path, claim)
         elif verdict == VIOLATED:
             note = "no state within the bounds is like that, so that what rests on it was never tried"
         how = EXPLORED if verdict == VIOLATED or (claim.kind == "sometimes" and verdict == HOLDS) else self.how
@@ -291,7 +285,6 @@ class _Checker:
             self.system,
             path,
             promise,
-            faulty=self.faulty,
             binding=lasso.binding,
             loop=len(path) - len(lasso.loop) + 1 if lasso.loop else None,
             stutters=not lasso.loop,

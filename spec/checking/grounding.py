@@ -30,7 +30,6 @@ from ..language.expressions import (
 )
 from ..language.interpreter import evaluate
 from ..language.model import Assignment, Event, Machine
-from ..language.narrowing import with_event
 from ..language.protocol import Branch, Instance, Program, Protocol, Step, range_of, slots_in
 from ..language.trees import names_in, rewritten, walked
 from .folding import FALSE, TRUE, both, conjuncts, either, equal, folded, negation, number
@@ -44,12 +43,11 @@ AT_FIRST = ":at_first"  # and of this name, copies that fulfil the condition bef
 _OTHERS_MAX = 1 << 40  # more than any number that a claim compares them with
 
 
-def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_proof: bool = False) -> System:
+def ground(protocol: Protocol, for_proof: bool = False) -> System:
     """The system that a protocol describes.
 
     Args:
-        protocol: what to lay flat; a fault in its programs is made by handing a changed protocol.
-        faulty: instance name -> event that takes the place of the machine's own, as in ``ProtocolMutant.faulty``.
+        protocol: what to lay flat; a fault is made by handing a changed protocol (``with_faulty``).
         for_proof: with the lemmas, and every ``count`` also counts copies that are not there, any number of them, which
             do not move: a cell "others:actor:n" each, that no command updates. ``AT_FIRST`` ends its name where a copy
             fulfils the condition from the first state on; elsewhere it is 0 there.
@@ -58,14 +56,6 @@ def ground(protocol: Protocol, faulty: Mapping[str, Event] | None = None, for_pr
         The system; cells that are 0 in every state are left out, and so are commands that can never be taken.
 
     """
-    if faulty:
-        protocol = replace(
-            protocol,
-            instances=tuple(
-                replace(item, machine=with_event(item.machine, faulty[item.name])) if item.name in faulty else item
-                for item in protocol.instances
-            ),
-        )
     system = _Grounding(protocol, for_proof).system()
     return without_unreachable(system, {cell.name for cell in system.cells if cell.field.startswith(OTHERS)})
 

@@ -10,12 +10,12 @@ properties, unless the spec lists them under ``equivalent:`` with a reason. With
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..language.model import Equivalent, Event, Machine
+from ..language.model import Equivalent, Machine
 from ..language.protocol import Protocol
 from .exploration import VIOLATED, Exploration
 from .explore import explore
@@ -77,9 +77,9 @@ class _Hunt:
     def of_machine(self, fault: MachineFault) -> Catch:
         worst = Catch(fault.name, SAME, None, None, None)
         for protocol in self.protocols:
-            faulty = fault.events_in(protocol)
-            if faulty:
-                catch = self._look(fault.name, protocol, faulty)
+            faulty = fault.made_in(protocol)
+            if faulty is not None:
+                catch = self._look(fault.name, faulty)
                 if catch.outcome == KILLED:
                     return catch
                 if worst.outcome == SAME or catch.outcome == UNDECIDED:
@@ -87,10 +87,10 @@ class _Hunt:
         return worst
 
     def of_protocol(self, fault: ProtocolFault) -> Catch:
-        return self._look(fault.name, fault.protocol, {})
+        return self._look(fault.name, fault.protocol)
 
-    def _look(self, name: str, protocol: Protocol, faulty: Mapping[str, Event]) -> Catch:
-        """What became of a fault in one protocol."""
+    def _look(self, name: str, protocol: Protocol) -> Catch:
+        """What became of a fault in one protocol, which has it."""
 
         def caught(by: str, depth: int | None = None) -> Catch:
             return Catch(name, KILLED, protocol.name, by, depth)
@@ -99,7 +99,7 @@ class _Hunt:
             return Catch(name, outcome, protocol.name, None, None)
 
         right = self.right[protocol.name]
-        system = ground(protocol, faulty)
+        system = ground(protocol)
         if right.is_same(system):
             return missed(SAME)
         found = explore(system, engine="numpy", limits=Limits(states=STATES_MAX), stop_at_first=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..language.expressions import Arithmetic, Expr, Logic, Name
 from ..language.model import Case, Event, Machine
-from ..language.narrowing import may_narrow, narrowed_event
+from ..language.narrowing import may_narrow, narrowed_event, with_faulty
 from ..language.protocol import Instance, Program, Protocol, Step
 from .dead import dead_steps
 from .grounding import ground
@@ -27,8 +27,8 @@ class MachineFault:
     machine: str
     faulty: Event
 
-    def events_in(self, protocol: Protocol) -> dict[str, Event]:
-        """The faulty event for each instance of the machine, narrowed as the instance is; {} if it is not fired."""
+    def made_in(self, protocol: Protocol) -> Protocol | None:
+        """The protocol with the fault in each instance of the machine; None if it does not fire the event."""
         fired = {
             fire.instance
             for program in protocol.programs
@@ -36,11 +36,12 @@ class MachineFault:
             for fire in step.fire
             if fire.event == self.faulty.name
         }
-        return {
-            item.name: _narrowed(item, self.faulty)
+        faulty = [
+            (item.name, _narrowed(item, self.faulty))
             for item in protocol.instances
             if item.machine.name == self.machine and item.name in fired
-        }
+        ]
+        return with_faulty(protocol, faulty) if faulty else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ reach of an exhaustive search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from .expressions import Bound, Expr, Name
 from .model import Argument, Case, Event, Eviction, Field, Machine
+from .protocol import Protocol
 from .trees import rewritten
 
 
@@ -62,6 +63,18 @@ def may_narrow(field: Field) -> bool:
 def with_event(machine: Machine, event: Event) -> Machine:
     """The machine with the event of that name in place of its own, as a mutant asks."""
     return replace(machine, events=tuple(event if own.name == event.name else own for own in machine.events))
+
+
+def with_faulty(protocol: Protocol, faulty: Iterable[tuple[str, Event]]) -> Protocol:
+    """The protocol with a fault: each instance that is named has an event, narrowed as it is, in place of its own."""
+    events = dict(faulty)
+    return replace(
+        protocol,
+        instances=tuple(
+            replace(item, machine=with_event(item.machine, events[item.name])) if item.name in events else item
+            for item in protocol.instances
+        ),
+    )
 
 
 class _Cut:

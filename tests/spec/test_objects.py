@@ -16,6 +16,7 @@ from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.language.interpreter import evaluate, step
 from kvfsm.spec.language.load import Spec, load_spec
 from kvfsm.spec.language.model import Argument, Event, Machine
+from kvfsm.spec.language.narrowing import with_faulty
 from kvfsm.spec.language.word import FieldOverflow, pack, unpack
 
 MACHINES = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state", "ondisk_prefix")
@@ -252,8 +253,8 @@ def killing_protocol(machine: Machine, event: str, mutant: str) -> str | None:
         }
         if event not in fired:
             continue
-        faulty = {item.name: next(own.faulty for own in item.machine.mutants if own.name == mutant) for item in users}
-        found = explore(ground(protocol, faulty), engine="numpy", stop_at_first=True)
+        faulty = [(item.name, next(own.faulty for own in item.machine.mutants if own.name == mutant)) for item in users]
+        found = explore(ground(with_faulty(protocol, faulty)), engine="numpy", stop_at_first=True)
         if found.violations:
             return f"{protocol.name} by {', '.join(found.violations)}"
     return None

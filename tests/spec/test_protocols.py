@@ -12,6 +12,7 @@ from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.fairness import check_promises
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.language.load import Spec, load_spec
+from kvfsm.spec.language.narrowing import with_faulty
 from kvfsm.spec.language.problems import Problems
 from kvfsm.spec.language.protocol import Protocol, ProtocolMutant
 from kvfsm.spec.language.protocol_reader import read_protocol
@@ -69,7 +70,8 @@ def walked(name: str) -> Walk:
 
 
 def explored(name: str, mutant: ProtocolMutant | None = None) -> Exploration:
-    system = ground(spec().protocol(name), dict(mutant.faulty) if mutant is not None else None)
+    protocol = spec().protocol(name)
+    system = ground(protocol if mutant is None else with_faulty(protocol, mutant.faulty))
     return explore(system, engine="numpy", stop_at_first=mutant is not None)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from ...language.expressions import BOOL, INT, Choice, Expr, Logic, Name, Number, Remote
 from ...language.interpreter import Outcome, evaluate, step
 from ...language.model import Argument, Assignment, Event, Machine
-from ...language.narrowing import with_event
 from ...language.problems import Place
 from ...language.protocol import Fire, Program, Protocol, Step, slots_in
 from ...language.trees import parts_of, rewritten
@@ -154,7 +153,6 @@ def tell(
     path: Path,
     broken: Claim | Promise | None = None,
     *,
-    faulty: Mapping[str, Event] | None = None,
     binding: str | None = None,
     loop: int | None = None,
     stutters: bool = False,
@@ -162,17 +160,16 @@ def tell(
     """The story of a path.
 
     Args:
-        protocol: what was laid flat, with changed programs if the fault is in them.
-        system: ``ground(protocol, faulty)``.
+        protocol: what was laid flat, with its fault if it is a mutant.
+        system: ``ground(protocol)``.
         path: commands and the states that they lead to, from the initial state on.
         broken: the claim or promise that fails at the path's end.
-        faulty: instance name -> the event in place of the machine's own, as for ``ground``.
         binding: of a promise, the choice of copies and slots for which it fails.
         loop: the number of the first turn that is repeated for ever.
         stutters: whether the path's end stays as it is for ever.
 
     """
-    teller = _Teller(protocol, system, faulty or {})
+    teller = _Teller(protocol, system)
     turns = []
     before = system.initial
     for number, (command, after) in enumerate(path, 1):
@@ -206,13 +203,9 @@ def claim_text(protocol: Protocol, name: str) -> str:
 class _Teller:
     """Reads expressions of the protocol in states of the system."""
 
-    def __init__(self, protocol: Protocol, system: System, faulty: Mapping[str, Event]) -> None:
+    def __init__(self, protocol: Protocol, system: System) -> None:
         self.protocol = protocol
         self.system = system
-        self.machines = {
-            item.name: with_event(item.machine, faulty[item.name]) if item.name in faulty else item.machine
-            for item in protocol.instances
-        }
 
     def turn(self, number: int, command: Command, before: State, after: State) -> Turn:
         program = self.protocol.program(command.actor)
@@ -265,7 +258,7 @@ class _Teller:
         words: dict[str, int] = {}
         for fire in item.fire[: len(command.fired)]:
             slot = here.number(fire.slot)
-            machine = self.machines[fire.instance]
+            machine = self.protocol.instance(fire.instance).machine
             target = f"{fire.instance}[{slot}]"
             word = words.get(target, self._word(machine, target, here.state))
             args = {name: here.number(value) for name, value in fire.args}

@@ -10,7 +10,7 @@ from kvfsm.spec.checking.system import Claim, State, System
 from kvfsm.spec.language.protocol import Protocol
 
 from .searching import Parents, breadth_first, path_to
-from .shipped import faulty_events
+from .shipped import mutated
 
 Path = list[tuple[int, State]]
 
@@ -46,9 +46,9 @@ def random_walk(system: System, steps: int, seed: int) -> Path:
 
 def mutant_story(protocol: Protocol, name: str) -> Story:
     """The shortest story of a mutant that a protocol declares."""
-    faulty = faulty_events(protocol, name)
-    system = ground(protocol, faulty)
+    faulty = mutated(protocol, name)
+    system = ground(faulty)
     found = first_break(system)
     assert found is not None, f"{protocol.name}.{name} breaks nothing"
     claim, path = found
-    return tell(protocol, system, path, claim, faulty=faulty)
+    return tell(faulty, system, path, claim)

@@ -7,7 +7,7 @@ from functools import cache
 from kvfsm.spec.checking.grounding import ground
 from kvfsm.spec.checking.system import System
 from kvfsm.spec.language.load import Spec, load_spec, resized
-from kvfsm.spec.language.model import Event
+from kvfsm.spec.language.narrowing import with_faulty
 from kvfsm.spec.language.protocol import Protocol
 
 
@@ -23,13 +23,13 @@ def protocol(name: str, **bounds: int) -> Protocol:
     return found
 
 
-def faulty_events(item: Protocol, mutant: str) -> dict[str, Event]:
-    """The events of a fault that a protocol declares."""
-    return dict(next(each.faulty for each in item.mutants if each.name == mutant))
+def mutated(item: Protocol, mutant: str) -> Protocol:
+    """A protocol with one of the faults that it declares."""
+    return with_faulty(item, next(each.faulty for each in item.mutants if each.name == mutant))
 
 
 @cache
 def grounded(name: str, mutant: str | None = None, **bounds: int) -> System:
     """The system of a protocol, with one of its declared faults if that is named."""
     item = protocol(name, **bounds)
-    return ground(item) if mutant is None else ground(item, faulty_events(item, mutant))
+    return ground(item if mutant is None else mutated(item, mutant))

@@ -16,7 +16,7 @@ from kvfsm.spec.language.expressions import Truth
 from kvfsm.spec.language.load import resized
 from kvfsm.spec.language.protocol import Protocol
 
-from .shipped import faulty_events, grounded, spec
+from .shipped import grounded, mutated, spec
 
 CODE = "E422"
 
@@ -32,7 +32,7 @@ def whole() -> Report:
 
 @cache
 def broken() -> Report:
-    return check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"))
+    return check_protocol(mutated(toctou(), "unchecked_pin"))
 
 
 def test_the_reference_model_has_the_counts_it_is_known_for() -> None:
@@ -60,7 +60,7 @@ def test_the_faulty_reference_model_breaks_in_five_steps() -> None:
 
 
 def test_symmetry_tells_the_same_story_in_numbers_of_its_own() -> None:
-    report = check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"), symmetry=True)
+    report = check_protocol(mutated(toctou(), "unchecked_pin"), symmetry=True)
     assert [finding.name for finding in report.broken] == [finding.name for finding in broken().broken]
     for finding, other in zip(report.broken, broken().broken, strict=True):
         assert finding.trace is not None and other.trace is not None
@@ -76,7 +76,7 @@ def test_a_search_that_ends_early_is_no_pass() -> None:
 
 
 def test_a_violation_that_was_seen_counts_although_the_search_ended_early() -> None:
-    report = check_protocol(toctou(), faulty=faulty_events(toctou(), "unchecked_pin"), limits=Limits(states=5_000))
+    report = check_protocol(mutated(toctou(), "unchecked_pin"), limits=Limits(states=5_000))
     assert not report.complete
     assert [finding.verdict for finding in report.broken] == [VIOLATED] * len(report.broken) != []
 

@@ -14,10 +14,9 @@ from kvfsm.spec.checking.sizes import deciding_size
 from kvfsm.spec.language.expressions import INT, Compare, Count, Name, Number, Remote
 from kvfsm.spec.language.load import resized
 from kvfsm.spec.language.model import Property
-from kvfsm.spec.language.narrowing import with_event
 from kvfsm.spec.language.protocol import Protocol
 
-from .shipped import faulty_events, spec
+from .shipped import mutated, spec
 
 Claim = Callable[[Protocol], Property]
 
@@ -161,12 +160,7 @@ def test_a_fault_takes_the_proof_away(mutant: str) -> None:
     """Negative control: what a fault breaks is not proved of it."""
 
     def faulty(bounds: Mapping[str, int]) -> Protocol:
-        protocol = read("toctou", bounds)
-        events = faulty_events(protocol, mutant)
-        instances = tuple(
-            replace(item, machine=with_event(item.machine, events[item.name])) for item in protocol.instances
-        )
-        return replace(protocol, instances=instances)
+        return mutated(read("toctou", bounds), mutant)
 
     assert not prove(faulty({}), faulty)["lease_holds"].proved
 
