@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar
 
@@ -119,6 +120,7 @@ class Requests(RuleBasedStateMachine):
         self.keys = [self.manager.keys(tokens(self.granule, prompt)) for prompt in range(3)]
         self.published: set[bytes] = set()  # prefixes published in this epoch
         self.device_reads = True
+        self.in_flight: list[tuple[str, Any, Any]] = []  # kind, slots, generations that the device may still use
         self.open: dict[int, tuple[int, Lease]] = {}  # lease number -> prompt, lease
         self.live: dict[int, int] = {}  # row -> prompt
 
@@ -163,23 +165,39 @@ class Requests(RuleBasedStateMachine):
         self.open[lease.lease_id] = prompt, lease
         return prompt, lease
 
-    @rule(prompt=PROMPTS, other=PROMPTS)
-    def read_both(self, prompt: int, other: int) -> None:
+    @rule(prompt=PROMPTS, other=PROMPTS, parked=st.booleans())
+    def read_both(self, prompt: int, other: int, parked: bool) -> None:
         """Two requests that need the same length."""
         answer = self.manager.match_shared([(self.keys[prompt], None), (self.keys[other], None)])
         if answer.now:
             self.reached["shared"] += 1
             for which, lease in zip((prompt, other), self.manager.acquire_all(answer), strict=True):
                 self.check_bytes(which, lease)
-                self.manager.release(lease)
+                self.give_back(lease, parked)
 
-    @rule(lease=consumes(leases), parked=st.booleans(), device_reads=st.booleans())
-    def release(self, lease: tuple[int, Lease | None], parked: bool, device_reads: bool) -> None:
+    @rule(lease=consumes(leases), parked=st.booleans())
+    def release(self, lease: tuple[int, Lease | None], parked: bool) -> None:
         """At once, or when the device has ended its reads."""
-        self.device_reads = device_reads
         if lease[1] is not None and self.open.pop(lease[1].lease_id, None) is not None:
-            self.reached["parked" if parked and device_reads else "released"] += 1
-            self.manager.release(lease[1], done=(lambda: not self.device_reads) if parked else None)
+            self.give_back(lease[1], parked)
+
+    def give_back(self, lease: Lease, parked: bool) -> None:
+        """Release, and see that what the device reads stays."""
+        if parked and self.device_reads:
+            self.reached["parked"] += 1
+            for kind, slots in lease.slots.items():
+                generations = self.manager.core.pools[kind].generations(slots)
+                self.in_flight.append((kind, slots, generations))
+        else:
+            self.reached["released"] += 1
+        self.manager.release(lease, done=self.done(parked))
+
+    @rule(reads=st.booleans())
+    def device(self, reads: bool) -> None:
+        """It ends all that was begun, or falls behind."""
+        self.device_reads = reads
+        if not reads:
+            self.in_flight.clear()
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -228,33 +246,49 @@ class Requests(RuleBasedStateMachine):
         self.live[row] = prompt
         return row, prompt
 
-    @rule(row=rows, forth=st.integers(0, 9), back=st.integers(0, 2), end=st.booleans())
-    def decode(self, row: tuple[int, int], forth: int, back: int, end: bool) -> None:
-        """Some tokens forth, some back, and then perhaps up to the end of the granule and found by others."""
+    @rule(row=rows, forth=st.integers(0, 9), back=st.integers(0, 2), end=st.booleans(), parked=st.booleans())
+    def decode(self, row: tuple[int, int], forth: int, back: int, end: bool, parked: bool) -> None:
+        """Some tokens forth, some back, and then perhaps up to the end of the granule and found by others.
+
+        ``parked``: scheduled ahead of the device.
+        """
         number, prompt = row
         requests = self.manager.requests
         if self.live.get(number) != prompt:
             return
         try:
-            self.step(number, forth)
+            self.step(number, forth, parked)
             if back:
-                requests.rollback(number, max(1, int(requests.tokens[number]) - back))
+                with self.watch(number, parked):
+                    to = max(1, int(requests.tokens[number]) - back)
+                    requests.rollback(number, to, done=self.done(parked))
                 self.reached["rolled back"] += 1
             if end:
-                self.step(number, -int(requests.tokens[number]) % self.granule)
+                self.step(number, -int(requests.tokens[number]) % self.granule, parked)
                 self.write_row(number, prompt)
-                self.reached["row published"] += bool(requests.publish(number, self.keys[prompt]))
+                with self.watch(number, parked):
+                    done = self.done(parked)
+                    self.reached["row published"] += bool(requests.publish(number, self.keys[prompt], done=done))
                 whole = range(int(requests.tokens[number]) // self.granule)
                 self.published |= {self.prefix(prompt, "compressed_kv", place) for place in whole}
         except Refused as refused:
             self.reached[f"decode {refused.refusal.name}"] += 1
 
-    @rule(row=consumes(rows))
-    def finish(self, row: tuple[int, int]) -> None:
-        """The request ends."""
+    @rule(row=consumes(rows), parked=st.booleans())
+    def finish(self, row: tuple[int, int], parked: bool) -> None:
+        """The request ends; ``parked``: the device is not done with it."""
         if self.live.get(row[0]) == row[1]:
-            self.manager.requests.finish(row[0])
+            with self.watch(row[0], parked):
+                self.manager.requests.finish(row[0], done=self.done(parked))
             del self.live[row[0]]
+
+    @rule(prompt=PROMPTS, granules=st.integers(0, 2), forth=st.integers(0, 9), end=st.booleans(), parked=st.booleans())
+    def serve(self, prompt: int, granules: int, forth: int, end: bool, parked: bool) -> None:
+        """A request from its beginning to its end."""
+        row = self.admit((prompt, None), granules, 5)
+        if row[0] >= 0:
+            self.decode(row, forth, 1, end, parked)
+            self.finish(row, parked)
 
     # ---- what the cache does ---------------------------------------------------------------------------------------
 
@@ -275,7 +309,7 @@ class Requests(RuleBasedStateMachine):
         self.reached["packed with loss" if lossy else "packed"] += bool(done)
         if expand:
             self.load(prompt)
-            self.read_both(prompt, prompt)
+            self.read_both(prompt, prompt, False)
 
     @rule(prompt=PROMPTS)
     def load(self, prompt: int) -> None:
@@ -364,6 +398,43 @@ class Requests(RuleBasedStateMachine):
                     slots = requests.table(kind, [row])[0][:shared]
                     self.compare(prompt, kind, range(shared), slots, exact=not requests._lossy[row])
 
+    @invariant()
+    def what_the_device_uses_is_nobody_elses(self) -> None:
+        """Slots that were given up ahead of the device are neither free nor taken anew."""
+        for kind, slots, generations in self.in_flight:
+            pool = self.manager.core.pools[kind]
+            same = pool.generations(slots) == generations
+            assert same.all() and not np.isin(slots, pool.free_slots).any(), f"{kind} is used in flight, and reused"
+
+    def done(self, parked: bool) -> Callable[[], bool] | None:
+        """What the device says, if it is asked."""
+        return (lambda: not self.device_reads) if parked else None
+
+    @contextmanager
+    def watch(self, row: int, parked: bool) -> Iterator[None]:
+        """Remember what a call takes from a row while the device uses it."""
+        before = self.held_by(row)
+        generations = {kind: self.manager.core.pools[kind].generations(slots) for kind, slots in before.items()}
+        yield
+        if parked and self.device_reads:
+            after = self.held_by(row)
+            for kind, slots in before.items():
+                gone = ~np.isin(slots, after[kind])
+                if gone.any():
+                    self.in_flight.append((kind, slots[gone], generations[kind][gone]))
+                    self.reached[f"{kind} given up in flight"] += 1
+
+    def held_by(self, row: int) -> dict[str, Any]:
+        """Slots that a live request reads or writes, by kind."""
+        requests, held = self.manager.requests, {}
+        for kind in self.model.kinds:
+            if kind in PAGED:
+                slots = requests.table(kind, [row])[0]
+            else:
+                slots = requests._tail[row : row + 1] if kind == "uncompressed_tail" else requests._ring[row]
+            held[kind] = slots[slots >= 0].astype(np.intp)
+        return held
+
     def check_known(self, prompt: int, length: int) -> None:
         """What is found was published since the last reset."""
         for place in range(length // self.granule):
@@ -386,11 +457,12 @@ class Requests(RuleBasedStateMachine):
                 right = np.array_equal(arena[slot], rounded(self.profile, prefix))
             assert right, f"prompt {prompt} reads other bytes of {kind} at {place}"
 
-    def step(self, row: int, count: int) -> None:
+    def step(self, row: int, count: int, parked: bool) -> None:
         """Decode tokens up to the end of the prompt."""
         for _ in range(count):
             if self.manager.requests.tokens[row] < GRANULES * self.granule:
-                self.manager.requests.step([row])
+                with self.watch(row, parked):
+                    self.manager.requests.step([row], done=self.done(parked))
 
     def write_row(self, row: int, prompt: int) -> None:
         """What decoding leaves in whole granules, and at the boundary."""

@@ -17,7 +17,8 @@ SETTINGS = settings(
 WANTED = {
     "acquire", "acquire STALE", "shared", "parked", "released", "read exact", "read not exact", "published",
     "admitted", "admitted on a lease", "rolled back", "row published", "evicted", "packed", "packed with loss",
-    "loaded", "open, then done", "abort what is open",
+    "loaded", "open, then done", "abort what is open", "swa_window given up in flight",
+    "compressed_kv given up in flight",
 }  # fmt: skip
 
 

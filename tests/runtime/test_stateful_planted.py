@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from kvfsm.runtime.lease import Receipt
 from kvfsm.runtime.manager import Manager
 
 from .machine_of_requests import Requests
@@ -53,6 +54,13 @@ class ForgetsLoss(Manager):
         return super()._lease(receipt, answer, False)
 
 
+class FreesInFlight(Manager):
+    """Frees what a writer gave up, whatever the device does."""
+
+    def give_up(self, held: Any, done: Any) -> None:
+        super().give_up(held, done if isinstance(held, Receipt) else None)
+
+
 class Sound(Requests):
     profile = "tiny_llama"
 
@@ -72,7 +80,12 @@ class Lost(Requests):
     make = ForgetsLoss
 
 
-PLANTED = {Leased: "S3", Kept: "is found", Lost: "other bytes of compressed_kv"}
+class Freed(Requests):
+    profile = "tiny_llama"
+    make = FreesInFlight
+
+
+PLANTED = {Leased: "S3", Kept: "is found", Lost: "other bytes of compressed_kv", Freed: "is used in flight"}
 
 
 def printed(error: BaseException) -> str:
