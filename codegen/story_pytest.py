@@ -20,7 +20,7 @@ from ..spec.language.protocol import Protocol
 from ..spec.language.word import unpack
 from .layout import bracketed, comment, docstring, indented, text_of
 
-_RUNTIME = "kvfsm.runtime.generated"
+RUNTIME = "kvfsm.runtime.generated"
 _HELPERS = '''\
 def fire(tables: dict[str, Table], *calls: tuple[str, int, str, dict[str, int]]) -> str | None:
     """Fire events in order, all or none; the refusal, or None when all were applied."""
@@ -48,7 +48,7 @@ def model_only(protocol: Protocol, machines: Sequence[Machine]) -> tuple[str, ..
     return tuple(dict.fromkeys(item.machine.name for item in protocol.instances if item.machine.name not in known))
 
 
-def replay_test(story: Story, protocol: Protocol, machines: Sequence[Machine], runtime: str = _RUNTIME) -> str:
+def replay_test(story: Story, protocol: Protocol, machines: Sequence[Machine], runtime: str = RUNTIME) -> str:
     """The text of the test.
 
     Args:
@@ -88,12 +88,13 @@ def replay_test(story: Story, protocol: Protocol, machines: Sequence[Machine], r
         "from kvfsm.runtime.table import Table",
         "",
         *bracketed("DIGESTS = {", [f'"{kind}": "{digest}"' for kind, digest in kinds.items()], "}"),
+        *_other_spec(runtime),
         "",
         "",
         f"def {name}() -> None:",
         *indented([
             "for kind, digest in DIGESTS.items():",
-            '    assert KINDS[kind].DIGEST == digest, f"{kind} was generated from another spec; run kvfsm gen"',
+            '    assert KINDS[kind].DIGEST == digest, f"{kind} {OTHER_SPEC}"',
             *bracketed(
                 "tables: dict[str, Table] = {",
                 [f'"{pool}": KINDS["{machine.name}"]({slots[pool]})' for pool, machine in pools.items()],
@@ -107,6 +108,19 @@ def replay_test(story: Story, protocol: Protocol, machines: Sequence[Machine], r
         *_HELPERS.rstrip().split("\n"),
     ]
     return text_of(lines)
+
+
+def _other_spec(runtime: str) -> list[str]:
+    """The constant that says what to do when the runtime is not of the spec that the story is of."""
+    if runtime != RUNTIME:
+        where = runtime.removesuffix(".runtime").replace(".", "/")
+        return [f'OTHER_SPEC = "was generated from another spec; run kvfsm gen --spec SPEC --out {where}"']
+    return [
+        "OTHER_SPEC = (",
+        '    "was generated from another spec; run kvfsm gen. If yours is in a package of your own, import from that "',
+        '    "above: from my_package.runtime import KINDS, Refusal. kvfsm check --package my_package writes it so"',
+        ")",
+    ]
 
 
 class _Replay:

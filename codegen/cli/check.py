@@ -4,6 +4,7 @@
   kvfsm check read evict                     these two
   kvfsm check toctou --bound slots=3         in other bounds; --deep takes the greater ones of the file
   kvfsm check --spec my_spec -o broken       and write each counterexample as text, JSON, Mermaid, SVG and a test
+       --package my_cache                    whose tests import what `kvfsm gen --out my_cache` wrote
   kvfsm check --mutants                      also make every small fault, and see that a claim notices; with
                                              protocols named, faults of their own steps and those they declare
   kvfsm check --prove                        also prove what can be proved for any number of slots and actors
@@ -39,7 +40,7 @@ from ...spec.language.load import Spec, resized
 from ...spec.language.problems import Problem, as_json, closest, render_all
 from ...spec.language.protocol import Protocol
 from .. import write
-from ..story_pytest import model_only
+from ..story_pytest import RUNTIME, model_only
 from . import check_mutants
 from .check_mutants import Mutant
 from .check_report import Row, Table, counterexamples, data, details
@@ -71,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write what was found as a page of Markdown")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write each counterexample into a folder")
+    parser.add_argument(
+        "--package", metavar="NAME", help="package that `kvfsm gen --out` wrote, for the tests of -o (default: kvfsm)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,6 +116,8 @@ class _Settings:
         for name in ("states", "threads", "memory"):
             if getattr(args, name) is not None and getattr(args, name) <= 0:
                 raise Misuse(f"kvfsm check: --{name} must be more than 0")
+        if args.package is not None and not all(part.isidentifier() for part in args.package.split(".")):
+            raise Misuse(f"kvfsm check: --package takes a name to import, such as my_cache, not '{args.package}'")
         if args.prove and find_spec("z3") is None:
             raise Misuse("kvfsm check: --prove needs Z3\n  fix: pip install 'kvfsm[proofs]'")
         limits = Limits(args.states) if args.memory is None else Limits(args.states, int(args.memory * _GIB))
@@ -208,7 +214,8 @@ def _check(
     except TooLargeError as error:
         print(f"kvfsm check: {error}\n  fix: lower its bounds for the hunt, with --bound", file=sys.stderr)
         return 1
-    written = _write(args.out, rows, spec) if args.out is not None else []
+    runtime = RUNTIME if args.package is None else f"{args.package}.runtime"
+    written = _write(args.out, rows, spec, runtime) if args.out is not None else []
     caught = not wrong and not any(mutant.is_hole for mutant in mutants)
     ok = not stopped and caught and all(row.report.ok for row in rows)
     if args.json:
@@ -322,10 +329,10 @@ def _print_details(rows: Sequence[Row], spec: Spec) -> None:
             print(f"\n{row.protocol.name}: model only, as the runtime has no {', '.join(missing)}: nothing to replay")
 
 
-def _write(folder: Path, rows: Sequence[Row], spec: Spec) -> list[str]:
+def _write(folder: Path, rows: Sequence[Row], spec: Spec, runtime: str) -> list[str]:
     lines = []
     for row in rows:
-        for name, text in counterexamples(row, spec.machines).items():
+        for name, text in counterexamples(row, spec.machines, runtime).items():
             folder.mkdir(parents=True, exist_ok=True)
             write.put(folder / name, text)
             lines.append(f"wrote {folder / name}")

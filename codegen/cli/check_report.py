@@ -16,7 +16,7 @@ from ...spec.language.model import Machine
 from ...spec.language.problems import Problem, as_json, render
 from ...spec.language.protocol import Protocol
 from ..story_mermaid import story_diagram
-from ..story_pytest import model_only, replay_test
+from ..story_pytest import RUNTIME, model_only, replay_test
 from ..story_svg import draw
 
 _IDLE_MAX = 6  # steps that are named; ``--json`` has all
@@ -148,17 +148,22 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def counterexamples(row: Row, machines: Sequence[Machine]) -> dict[str, str]:
-    """Name -> text of every file that tells of what broke: text, data, pictures, and a test where there can be one."""
+def counterexamples(row: Row, machines: Sequence[Machine], runtime: str = RUNTIME) -> dict[str, str]:
+    """Name -> text of every file that tells of what broke: text, data, pictures, and a test where there can be one.
+
+    ``runtime`` is the module that the tests import.
+    """
     files: dict[str, str] = {}
     for finding in row.report.broken:
         if finding.trace is not None:
             stem = f"{row.report.protocol}.{finding.name}"
-            files |= story_files(stem, finding.trace, row.protocol, machines)
+            files |= story_files(stem, finding.trace, row.protocol, machines, runtime)
     return files
 
 
-def story_files(stem: str, story: Story, protocol: Protocol, machines: Sequence[Machine]) -> dict[str, str]:
+def story_files(
+    stem: str, story: Story, protocol: Protocol, machines: Sequence[Machine], runtime: str
+) -> dict[str, str]:
     """One story in every form; without the test for a protocol that is model only."""
     files = {
         f"{stem}.txt": text(story) + "\n",
@@ -167,7 +172,7 @@ def story_files(stem: str, story: Story, protocol: Protocol, machines: Sequence[
         f"{stem}.svg": draw(story),
     }
     if not model_only(protocol, machines):
-        files[f"test_{stem.replace('.', '_')}.py"] = replay_test(story, protocol, machines)
+        files[f"test_{stem.replace('.', '_')}.py"] = replay_test(story, protocol, machines, runtime)
     return files
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,25 @@ def test_a_broken_spec_is_told_as_a_story_and_in_files(
                           capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "compressed_kv was generated from another spec; run kvfsm gen" in done.stdout
+    assert "from my_package.runtime import KINDS, Refusal" in done.stdout
+
+
+def test_a_counterexample_is_replayed_on_the_package_of_its_own_spec(own: Path, tmp_path: Path) -> None:
+    guard = "{from: [resident, packed, expired], when: holds > %d, refuse: held}"
+    edit(own, "objects/compressed_kv.yaml", guard % 0, guard % 1)
+    out = tmp_path / "broken"
+    assert main(["gen", "--spec", str(own), "--out", str(tmp_path / "my_cache")]) == 0
+    assert main(["check", "store", "--spec", str(own), "-o", str(out), "--package", "my_cache"]) == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(out)],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    edit(own, "objects/compressed_kv.yaml", guard % 1, guard % 0)
+    assert main(["gen", "--spec", str(own), "--out", str(tmp_path / "my_cache")]) == 0
+    done = subprocess.run(done.args, capture_output=True, text=True, check=False,
+                          env=os.environ | {"PYTHONPATH": str(tmp_path)})  # fmt: skip
+    assert "was generated from another spec; run kvfsm gen --spec SPEC --out my_cache" in done.stdout
 
 
 def test_a_protocol_without_runtime_is_model_only(
@@ -123,6 +143,7 @@ def test_bounds_change_on_the_command_line_and_deep(own: Path, capsys: pytest.Ca
         (["--bound", "slotz=3"], "no protocol has a bound 'slotz'; use one of: readers, slots (closest: slots)"),
         (["toctou", "--bound", "slots=65"], "E116 the slots of instance 'block' is 65"),
         (["toctou", "--bound", "slots"], "--bound takes NAME=N, such as slots=3, not 'slots'"),
+        (["--package", "my-cache"], "--package takes a name to import, such as my_cache, not 'my-cache'"),
         (["--states", "0"], "--states must be more than 0"),
         (["--engine", "cupy"], "the engine cupy needs the package 'cupy' and a GPU"),
     ],
