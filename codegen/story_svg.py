@@ -19,6 +19,7 @@ _WORDS_LEFT, _WORDS_CHARS = 24, 48
 _LANES_LEFT = 340
 _LANE, _SLOT = 84, 200  # from one lane, and from one lifeline, to the next
 _LINE = 14
+_NAME_CHARS = 11
 _INK, _GREY = "#3A4A5A", "#888888"
 
 
@@ -29,6 +30,11 @@ def draw(story: Story) -> str:
     for turn in story.turns:
         page.turn(turn)
     return page.svg()
+
+
+def _named(actor: str) -> list[str]:
+    """The name of an actor in lines that fit the head of a lane."""
+    return textwrap.wrap(actor.replace("_", " "), _NAME_CHARS)
 
 
 @dataclass(slots=True)
@@ -64,15 +70,17 @@ class _Page(Canvas):
         count = f"{len(story.turns)} step{'' if len(story.turns) == 1 else 's'}"
         self.text(_WORDS_LEFT, self.y, f"{count}{f'; {bounds}' if bounds else ''}", "about")
         self.y += 18
+        names = [_named(who.rpartition(" ")[0]) for who in story.lanes]
+        tall = 22 + _LINE * max(map(len, names), default=1)
         for who in story.lanes:
             actor, _, copy = who.rpartition(" ")
-            self.box(self.lane_x(who) - _LANE // 2 + 4, self.y, _LANE - 8, 36, _INK, _INK, rounded=6)
-            for place, line in enumerate([*textwrap.wrap(actor.replace("_", " "), 11)[:1], copy]):
-                self.text(self.lane_x(who), self.y + 15 + place * 14, line, "actor", "middle")
+            self.box(self.lane_x(who) - _LANE // 2 + 4, self.y, _LANE - 8, tall, _INK, _INK, rounded=6)
+            for place, line in enumerate([*_named(actor), copy]):
+                self.text(self.lane_x(who), self.y + 15 + place * _LINE, line, "actor", "middle")
         for place, slot in enumerate(slots_of(story)):
-            self.box(self.slot_x(place) - 60, self.y, 120, 36, "#F4F4F4", "#555555", rounded=6)
-            self.text(self.slot_x(place), self.y + 22, slot, "name", "middle")
-        self.y += 36
+            self.box(self.slot_x(place) - 60, self.y, 120, tall, "#F4F4F4", "#555555", rounded=6)
+            self.text(self.slot_x(place), self.y + 4 + tall // 2, slot, "name", "middle")
+        self.y += tall
         self.top = self.y
         self.y += 12
 

@@ -38,6 +38,18 @@ def test_an_svg_has_a_row_for_each_turn_and_a_bar_for_each_window(late_pin: Stor
     assert "breaks lease_holds (S3)" in said
 
 
+def test_the_head_of_a_lane_has_the_whole_name(spec: Spec) -> None:
+    """Also of an actor whose name takes two lines, beside a slot of the same first word."""
+    protocol = spec.protocol("read")
+    system = ground(protocol)
+    story = tell(protocol, system, random_walk(system, 60, SEED))
+    page = ElementTree.fromstring(draw(story))
+    texts = page.iter("{http://www.w3.org/2000/svg}text")
+    heads = " ".join("".join(part.itertext()) for part in texts if part.get("class") == "actor")
+    assert "window_evictor 0" in story.lanes
+    assert heads == " ".join(who.replace("_", " ") for who in story.lanes)
+
+
 def test_mermaid_draws_a_story(late_pin: Story) -> None:
     mermaidx = pytest.importorskip("mermaidx", reason="mermaidx is not installed: pip install 'kvfsm[dev]'")
     text = story_diagram(late_pin)
