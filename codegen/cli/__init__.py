@@ -1,8 +1,8 @@
 """The `kvfsm` command: one module a verb, imported when it is used.
 
-A verb's module has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(args) -> exit code``; its docstring is the
-text that `kvfsm VERB --help` shows. Exit codes: 0 all is well, 1 a fault was found in what was given, 2 used wrongly,
-130 stopped (Ctrl-C).
+A verb's module has ``add_arguments(parser)`` and ``run(args) -> exit code``; its docstring is the text that
+`kvfsm VERB --help` shows. Exit codes: 0 all is well, 1 a fault was found in what was given, 2 used wrongly, 130 stopped
+(Ctrl-C).
 """
 
 from __future__ import annotations

@@ -47,8 +47,6 @@ from .check_report import Row, Table, counterexamples, data, details
 from .check_table import page
 from .lint import add_spec, loaded_spec, print_notes
 
-HELP = "explore every interleaving of a protocol"
-
 _GIB = 1 << 30
 _TICK_SECONDS = 0.2  # between two lines of progress on a terminal; elsewhere a line stands for itself
 _LINE_SECONDS = 10.0

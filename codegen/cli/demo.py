@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .demo_report import ModelReport, Round
     from .demo_rounds import Stage
 
-HELP = "restore prefixes on four tiny models and compare with cold runs"
-
 MODELS = ("tiny-deepseek-v4", "tiny-deepseek-v32", "tiny-gpt-oss", "tiny-gemma3")
 
 FRESH_SECONDS_MAX = 300

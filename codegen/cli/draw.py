@@ -28,8 +28,6 @@ from .lint import add_spec, loaded_spec
 
 _FOLDER = "diagrams"
 
-HELP = "draw the diagrams as SVG"
-
 
 @dataclass(frozen=True, slots=True)
 class _Result:

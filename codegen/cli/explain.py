@@ -35,8 +35,6 @@ from ..layout import joined, paragraph
 from .glossary import ANSWERS, PROPERTIES
 from .lint import add_spec, loaded_spec
 
-HELP = "explain any word of a spec, a problem code, or an answer of the manager"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""

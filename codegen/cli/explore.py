@@ -31,8 +31,6 @@ from ..svg import NoRenderer, RenderFailed, find_renderer
 from .check import Misuse, chosen
 from .lint import add_spec, loaded_spec, print_notes
 
-HELP = "write a page to step through a protocol"
-
 _STATES_MAX = 300_000  # of a mutant; one that breaks nothing within so many is left out
 
 

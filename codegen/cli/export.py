@@ -31,8 +31,6 @@ from .. import write
 from .check import Misuse, chosen
 from .lint import add_spec, loaded_spec
 
-HELP = "write a protocol for another checker"
-
 _CHECKERS = {"promela": "SPIN", "tla": "TLC", "murphi": "Rumur"}
 
 

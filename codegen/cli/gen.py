@@ -25,8 +25,6 @@ from ..drawings import stale
 from ..plan import plan, plan_beside, plan_package
 from .lint import add_spec, loaded_spec
 
-HELP = "write all generated files, or compare them with --check"
-
 REPOSITORY = ("runtime/generated", "kernels/generated", "diagrams", "tests/generated")
 PACKAGE = ("runtime", "kernels", "diagrams", "tests")
 DRAWN = frozenset({".svg"})  # `kvfsm draw` owns these

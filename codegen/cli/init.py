@@ -21,10 +21,8 @@ from pathlib import Path
 
 from ..starter import machine_text
 
-HELP = "copy a starting spec into a folder of your own"
-
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_FOLDERS = ("objects", "safeguards", "protocols", "protocols/machines", "models")  # beside vocabulary.yaml and the README
+_FOLDERS = ("objects", "safeguards", "protocols", "protocols/machines", "models")  # beside vocabulary.yaml, README
 _SUFFIXES = frozenset({".yaml", ".json", ".md"})
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from ...spec.language.load import Loaded, load_spec
 from ...spec.language.problems import Problem, as_json, render_all
 
-HELP = "check specs, and say how to mend what is wrong"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ...runtime.stores.inspect import Report
 
-HELP = "list, check or clean a local store"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""

@@ -24,8 +24,6 @@ from ...spec.language.load import Spec
 from ...spec.language.problems import render_all
 from .lint import add_spec, loaded_spec
 
-HELP = "hold a recorded event trace against the model"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""

@@ -29,8 +29,8 @@ from typing import Any
 from ..language.expressions import Compare, Count, Expr, Name, Number, Remote
 from ..language.protocol import Protocol
 from ..language.solver import to_z3
-from ..language.trees import names_in, rewritten, walked
-from .folding import TRUE, folded, negation
+from ..language.trees import names_in, walked
+from .folding import TRUE, negation, substituted
 from .grounding import AT_FIRST, OTHERS, ground
 from .sizes import Reread, growths_of, sizes_of
 from .symmetry import SlotClass
@@ -46,7 +46,7 @@ class NeedsZ3(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A counterexample to induction: every claim that was still assumed holds in ``before``, and ``command`` breaks it.
+    """A counterexample to induction: every claim that was not lost holds in ``before``, and ``command`` breaks it.
 
     ``before`` may be a state that no run reaches; then a lemma that rules it out helps. As many of its cells as can be
     are 0. Without a command: the first state itself does not fulfil the claim, or ``why`` says what the matter is.
@@ -55,7 +55,6 @@ class Obstacle:
     command: Command | None
     binding: str
     before: Mapping[str, int]  # cell -> value
-    assumed: tuple[str, ...]
     told: tuple[str, ...] = ()  # the cells that are not 0, as the spec calls their values: "reader[0].at = release"
     why: str | None = None
 
@@ -122,7 +121,7 @@ def _uncountable(protocol: Protocol) -> dict[str, Obstacle]:
 
 
 def _because(why: str) -> Obstacle:
-    return Obstacle(None, "", {}, (), why=why)
+    return Obstacle(None, "", {}, why=why)
 
 
 class _Induction:
@@ -173,14 +172,14 @@ class _Induction:
             many = {name for name in read if self.system.cell(name).field.endswith(AT_FIRST)}
             if not many:
                 if not self.system.function(expr)(self.system.initial):
-                    return Obstacle(None, binding, {}, ())
+                    return Obstacle(None, binding, {})
                 continue
             self.solver.push()
             self.solver.add(*(self.names[name] == 0 for name in read - many), self.z3.Not(self._z3(expr)))
             answer = self.solver.check()
             self.solver.pop()
             if answer != self.z3.unsat:
-                return Obstacle(None, binding, {}, ())
+                return Obstacle(None, binding, {})
         return None
 
     def _obstacle(self, claim: Claim, kept: frozenset[str]) -> Obstacle | None:
@@ -189,10 +188,11 @@ class _Induction:
             rests_on = self.rests_on.get((claim.name, number))
             if rests_on is not None and rests_on <= kept:
                 continue
+            updates = dict(command.updates)
             broken = [
                 (negation(after), binding)
                 for expr, binding in zip(claim.exprs, claim.bindings, strict=True)
-                for after in [_after(expr, command)]
+                for after in [substituted(expr, updates)]
                 if after not in (TRUE, expr)
             ]
             if not broken:
@@ -209,7 +209,7 @@ class _Induction:
             if model is not None:
                 return self._told(model, command, broken, kept)
             if core is None:
-                return Obstacle(command, "", {}, tuple(sorted(kept)), why="Z3 does not know")
+                return Obstacle(command, "", {}, why="Z3 does not know")
             self.rests_on[claim.name, number] = core
         return None
 
@@ -222,7 +222,7 @@ class _Induction:
             f"{cell.name} = {cell.shown(value)}" for cell, value in zip(self.system.cells, state, strict=True) if value
         )
         before = {cell.name: value for cell, value in zip(self.system.cells, state, strict=True)}
-        return Obstacle(command, binding, before, tuple(sorted(kept)), told)
+        return Obstacle(command, binding, before, told)
 
     def _plainer(self, state: list[int], needed: list[Expr]) -> list[int]:
         """The state with each cell 0, or as small as it can be, while all that is needed still holds."""
@@ -263,15 +263,3 @@ def _is_first(command: Command, alike: tuple[SlotClass, ...]) -> bool:
         if first != list(part.numbers[: len(first)]):
             return False
     return True
-
-
-def _after(expr: Expr, command: Command) -> Expr:
-    """What an expression says after a command, in terms of the state before it."""
-    updates = dict(command.updates)
-    if not any(name.name in updates for name in names_in(expr)):
-        return expr
-
-    def rule(part: Expr) -> Expr:
-        return updates.get(part.name, part) if isinstance(part, Name) else part
-
-    return folded(rewritten(expr, rule))

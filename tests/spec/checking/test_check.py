@@ -147,11 +147,11 @@ def test_an_interrupt_among_promises_keeps_what_the_search_found(monkeypatch: py
 
 def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
     command = grounded("toctou").commands[0]
-    obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, (), ("block[0].pins = 1",))
+    obstacle = Obstacle(command, "reader=0", {"block[0].pins": 1}, ("block[0].pins = 1",))
     proofs = {
         "lease_holds": Proof("lease_holds", True, ("slots", "readers"), None),
         "pins_count_readers": Proof("pins_count_readers", False, ("slots", "readers"), obstacle),
-        "pin_holds": Proof("pin_holds", False, ("slots", "readers"), Obstacle(None, "reader=1", {}, ())),
+        "pin_holds": Proof("pin_holds", False, ("slots", "readers"), Obstacle(None, "reader=1", {})),
     }
     report = with_proofs(whole(), proofs)
     findings = {finding.name: finding for finding in report.findings}
