@@ -55,7 +55,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """``max(field)``: the greatest value of a field. Follows a protocol's narrowed width."""
+    """``max(field)``, or ``max(window[slot].field)``: what a field holds at most, as wide as a protocol narrows it."""
 
     field: str
     value: int

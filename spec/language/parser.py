@@ -539,6 +539,14 @@ class _Resolver:
             return self._problem(
                 "E204", part, f"{self.what} reads '{name}', which '{self.scope.owner}' does not have", fix
             )
+        if raw.text == "max" and part.kind == "remote":
+            remote = self._remote(part, at)
+            if not isinstance(remote, Remote):
+                return None
+            if remote.type == INT:
+                return Bound(name, remote.high, at)
+            text = f"max of one operand takes a field of numbers, and '{name}' is of type {remote.type}"
+            return self._problem("E208", raw, text, "give two operands, or a field of numbers")
         if raw.text == "min":
             return self._problem("E208", raw, "min of one operand", "the least value of every field is 0")
         fix = closest(name, self.scope.bounds, "give two operands, or a field of numbers")

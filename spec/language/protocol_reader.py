@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .cases import expression_of
 from .claims import equivalents_of, something_is_fair
-from .expressions import BOOL, INT, Compare, Expr, Name, Not, Remote
+from .expressions import BOOL, INT, Compare, Expr, Name, Not, Remote, Truth
 from .faults import FAULT_KEYS, machine_fault
 from .model import Argument, Assignment, Event, LeadsTo, Machine, Property, Vocabulary
 from .narrowing import may_narrow, narrowed, narrowed_event
@@ -388,10 +388,12 @@ class _Reader:
             optional=("about", "choose", "when", "otherwise", "do", "fire", "refused", "then"),
         )
         when = expression_of(keys.get("when"), scope, f"'when' of {what}", BOOL, self.problems)
+        # A guard that could not be read says nothing of the values behind it, so that these are let pass.
+        behind = Truth(False, keys["when"].at) if when is None and "when" in keys else when
         fire = tuple(
             fired
             for item in items_of(keys.get("fire"), f"'fire' of {what}", self.problems)
-            if (fired := self._fire(item, when, head, scope, what)) is not None
+            if (fired := self._fire(item, behind, head, scope, what)) is not None
         )
         if "refused" in keys and "fire" not in keys:
             self.problems.add(
@@ -404,15 +406,15 @@ class _Reader:
         then = self._target(keys.get("then"), "then", what, head)
         choose = self._picks(keys.get("choose"), head, what)
         # A branch sees the locals as before the step, so a guard over chosen ones says nothing about it.
-        known = when if when is not None and "choose" not in keys else None
-        failed = Not(known, known.at) if known is not None else None
+        known = behind if behind is not None and "choose" not in keys else None
+        failed = Not(known, known.at) if known is not None and known is when else known
         return Step(
             name=entry.key.text,
             code=code,
             choose=choose,
             when=when,
             fire=fire,
-            do=self._assignments(keys.get("do"), when, head, scope, what),
+            do=self._assignments(keys.get("do"), behind, head, scope, what),
             then=(code + 1) % len(head.steps) if then is None else then,
             refused=self._branch(keys.get("refused"), "refused", known, head, scope, what),
             otherwise=self._branch(keys.get("otherwise"), "otherwise", failed, head, scope, what),

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from kvfsm.spec.language import solver
-from kvfsm.spec.language.expressions import Compare, Count
+from kvfsm.spec.language.expressions import Bound, Compare, Count
 from kvfsm.spec.language.problems import Problems
 from kvfsm.spec.language.protocol import Branch, Protocol
 from kvfsm.spec.language.protocol_reader import read_protocol
 from kvfsm.spec.language.reader import read_machine
+from kvfsm.spec.targets.text import render
 
 from .bad_specs import BAD_SPECS, good, shipped
 from .protocol_walk import Model, walk
@@ -126,6 +127,21 @@ def test_a_guard_counts_however_wide_the_field_is(tmp_path: Path, bits: int) -> 
     (problem,) = problems.found
     assert f"may be {greatest + 1}, and 0 to {greatest} fits" in problem.text
     assert f"allows page[slot].generation = {greatest}; guard it further" in problem.fix
+
+
+def test_a_step_may_say_how_much_a_field_holds_as_it_is_narrowed(tmp_path: Path) -> None:
+    """``max(page[slot].generation)`` is 3 with two bits, in guards, in values and in claims."""
+    step = NEXT.replace("< GREATEST", "< max(page[slot].generation)")
+    protocol, problems = read(tmp_path, step)
+    assert protocol is not None, problems.found
+    guard = protocol.program("reader").step("look").when
+    assert isinstance(guard, Compare) and isinstance(guard.right, Bound) and guard.right.value == 3
+    assert render(guard) == "page[slot].generation < max(page[slot].generation)"
+    assert reached(protocol) == {(0, 0, 0)}
+    for wrong, code in (("page[slot].state", "E208"), ("page[slot].generatio", "E204"), ("pages[0].pins", "E207")):
+        protocol, problems = read(tmp_path, NEXT.replace("GREATEST", f"max({wrong})"))
+        assert protocol is None
+        assert [problem.code for problem in problems] == [code]
 
 
 def test_what_nothing_decides_says_that_its_guard_was_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
