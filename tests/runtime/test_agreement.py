@@ -341,6 +341,25 @@ def test_other_decisions_before_are_told() -> None:
     assert text.startswith("ranks differ in what they decided before: ") and "0000000000000000" in text
 
 
+def test_the_stream_tells_decisions_and_their_order_apart() -> None:
+    def streams(cuts: Sequence[int], counts: Sequence[int]) -> list[bytes]:
+        def part(rank: int, agreement: Agreement) -> list[bytes]:
+            decisions = [agreement.step([Ask(agreement.manager.keys(PROMPT[:count]))]) for count in counts]
+            return [decision.stream for decision in decisions if decision.release() is None]
+
+        first, second = together([filled(cuts), filled(cuts)], part)
+        assert first == second
+        return list(first)
+
+    base = streams((2, 6), (300, 300, 200))
+    assert len(set(base)) == 3  # also where the same is asked and decided again
+    assert streams((2, 6), (300, 300, 200)) == base
+    other = streams((2, 5), (300, 300, 200))  # the same is asked, and something else decided
+    assert not set(base) & set(other)
+    assert streams((2, 6), (300, 200, 300))[0] == base[0]
+    assert streams((2, 6), (300, 200, 300))[2] != base[2]
+
+
 def test_a_loop_of_agreements_that_one_rank_leaves_early_is_told() -> None:
     """The defect: an agreement a request, until this rank's own batch is full."""
 
