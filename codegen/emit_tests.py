@@ -27,9 +27,10 @@ def test_module(machine: Machine, home: Home) -> str:
     """The tests of one machine."""
     name = class_name(machine.name)
     shipped = home is SHIPPED
-    used = ["REPEATABLE", "Near", "Row", "SideBySide", "check_coverage", "check_rows"]
+    used = ["REPEATABLE", "Row", "SideBySide", "check_coverage", "check_rows"]
     rules = [line for event in machine.events for line in ["", *_rule(machine, event)]]
     used += [helper for helper in ("near", "up_to") if any(f"{helper}(" in line for line in rules)]
+    used += ["Near"] if any(": Near" in line for line in rules) else []
     lines = [
         f'"""{header(source_of(machine))}"""',
         "",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis.stateful import rule
 
-from kvfsm.runtime.conformance import REPEATABLE, Near, Row, SideBySide, check_coverage, check_rows
+from kvfsm.runtime.conformance import REPEATABLE, Row, SideBySide, check_coverage, check_rows
 from kvfsm.runtime.generated.graph_pool import GraphPoolTable
 from kvfsm.spec.language.interpreter import step
 from kvfsm.spec.language.load import load_spec
