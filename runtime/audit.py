@@ -107,5 +107,7 @@ def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
     for number, given_up in enumerate(manager.given_up):
         if kind in given_up.slots:
             known[f"given up {number}"] = given_up.slots[kind]
+    if kind in core.scratch:
+        known["scratch"] = core.scratch[kind]
     known["live requests"] = manager.requests.slots(kind)
     return {name: np.asarray(slots, np.intp) for name, slots in known.items()}

@@ -52,21 +52,10 @@ class Core:
         on_event: OnEvent | None = None,
     ) -> None:
         self.profile, self.policy = profile, policy
+        self._cold, self._on_event = cold, on_event
         rules = rules_of(profile)
-        if set(slots) != set(rules):
-            raise ValueError(f"slots are given for {sorted(slots)}; {profile.name} has {sorted(rules)}")
-        if not set(buffers) <= set(rules):
-            raise ValueError(f"buffers are given for {sorted(buffers)}; {profile.name} has {sorted(rules)}")
-        self.pools: dict[str, Pool] = {}
-        for kind, kind_rules in rules.items():
-            layout = profile.layouts[kind]
-            layout.check_pool(slots[kind], profile.offset_bits)
-            arena = Arena(layout, slots[kind], buffer=buffers.get(kind))
-            for other, pool in self.pools.items():
-                if np.may_share_memory(arena.bytes, pool.arena.bytes):
-                    raise ValueError(f"the buffers of {other} and {kind} share memory; give each kind its own")
-            is_cold = cold if kind == "compressed_kv" else 0
-            self.pools[kind] = Pool(kind, KINDS[kind], arena, kind_rules, is_cold, on_event)
+        self.pools = self.make_pools(slots, buffers)
+        self.scratch: dict[str, Slots] = {}  # a slot a kind for writes that are nobody's, once they are set aside
         self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)
         self.trailing = tuple(
             kind for kind in rules if kind not in self.paged and (kind != "swa_window" or policy.keep != "none")
@@ -75,6 +64,40 @@ class Core:
         self.cold_bytes: dict[int, tuple[bytes, int]] = {}  # cold slot -> packed bytes, version
         self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
         self._begin()
+
+    def make_pools(self, slots: Mapping[str, int], buffers: Buffers) -> dict[str, Pool]:
+        """Pools of free slots, by kind; nothing is changed. Raises as the constructor does."""
+        rules = rules_of(self.profile)
+        if set(slots) != set(rules):
+            raise ValueError(f"slots are given for {sorted(slots)}; {self.profile.name} has {sorted(rules)}")
+        arenas = self.make_arenas(slots, buffers)
+        cold = {"compressed_kv": self._cold}
+        return {
+            kind: Pool(kind, KINDS[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event)
+            for kind, kind_rules in rules.items()
+        }
+
+    def make_arenas(self, slots: Mapping[str, int], buffers: Buffers) -> dict[str, Arena]:
+        """Memory for so many slots, by kind; nothing is changed. Raises as the constructor does."""
+        if not set(buffers) <= set(slots):
+            raise ValueError(f"buffers are given for {sorted(buffers)}; {self.profile.name} has {sorted(slots)}")
+        arenas: dict[str, Arena] = {}
+        for kind, count in slots.items():
+            layout = self.profile.layouts[kind]
+            layout.check_pool(count, self.profile.offset_bits)
+            arena = Arena(layout, count, buffer=buffers.get(kind))
+            for other, earlier in arenas.items():
+                if np.may_share_memory(arena.bytes, earlier.bytes):
+                    raise ValueError(f"the buffers of {other} and {kind} share memory; give each kind its own")
+            arenas[kind] = arena
+        return arenas
+
+    def replace_pools(self, pools: dict[str, Pool]) -> None:
+        """Go on with other pools, all of them free, and an empty index."""
+        self.pools = pools
+        self.scratch, self.cold_bytes = {}, {}
+        self.orphans = {kind: np.empty(0, np.intp) for kind in pools}
+        self.clear()
 
     def clear(self) -> None:
         """Start with an empty index; what the pools hold is no longer found."""
@@ -155,6 +178,10 @@ class Core:
         valid = self.index.last(self.trailing.index(kind), spot, stop) == stop
         return self.slots_at(kind, spot, stop if valid else 0)
 
+    def capacity(self, kind: str) -> int:
+        """Slots of a kind that can ever be taken at once: all that have bytes, but the one that is set aside."""
+        return self.pools[kind].hot - len(self.scratch.get(kind, ()))
+
     # ---- room -----------------------------------------------------------------------------------------------------
 
     def make_room(self, counts: Mapping[str, int]) -> None:
@@ -176,8 +203,9 @@ class Core:
         pool = self.pools[kind]
         if pool.free >= count:
             return
-        if count > pool.hot:
-            raise Refused(Reason.ADMISSION, "pool", f"{count} slots of {kind}, and the pool has {pool.hot}")
+        if count > self.capacity(kind):
+            what = f"{count} slots of {kind}, and the pool has {self.capacity(kind)}"
+            raise Refused(Reason.ADMISSION, "pool", what)
         self.sweep(kind)
         if pool.free >= count:
             return

@@ -30,7 +30,8 @@ def still(done: Done | None) -> Done | None:
 class Component:
     """One tensor of one layer, as a transfer engine registers it: slot i of it is at ``base + slots[i] * stride``.
 
-    ``item_bytes`` are the bytes of one slot's part. Order and addresses never change while the manager lives.
+    ``item_bytes`` are the bytes of one slot's part. Order and addresses stay until the manager's memory is
+    allocated anew.
     """
 
     kind: str

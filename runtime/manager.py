@@ -1,8 +1,8 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
 Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``,
-packing in ``packing.py``, what goes to the store in ``storing.py``, live requests in ``requests.py``, and what the lock
-protects in ``core.py``.
+packing in ``packing.py``, what goes to the store in ``storing.py``, live requests in ``requests.py``, where the memory
+lies in ``memory.py``, and what the lock protects in ``core.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from .answers import Answer, Claim, Plan, Reason
 from .audit import Audit, audit
 from .backend import Backend
-from .core import Core
+from .core import Buffers, Core
 from .errors import Refused
 from .fill import Fill
 from .generated import Refusal
@@ -31,6 +31,7 @@ from .layers import LayerCounts, alignment
 from .lease import Component, Done, GivenUp, Lease, Receipt, still
 from .loading import Loader, Ticket
 from .matching import Matcher, Request
+from .memory import Memory
 from .packing import Packer
 from .policy import WindowPolicy, replay_range
 from .profile import Profile
@@ -38,11 +39,12 @@ from .requests import RequestTable
 from .store_keys import object_ids
 from .stores.store import ObjectId, Store
 from .storing import Storer
-from .table import OnEvent
+from .table import OnEvent, Table
 from .trace import EventTrace, told
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
+T = TypeVar("T", bound=Table)
 
 
 class Manager:
@@ -96,21 +98,24 @@ class Manager:
         self.store = store
         self.window = window or WindowPolicy.full()
         recorder = None if trace is None else trace.source("manager")
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, told(on_event, recorder))
+        tell = told(on_event, recorder)
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell)
+        self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
         self.store_failures = 0
         self.lock = lock()
-        if recorder is not None:
-            recorder.watch([pool.table for pool in self.core.pools.values()], self.lock)
+        self._on_event, self._trace, self._recorder = on_event, trace, recorder
+        self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
         self.clock = clock or itertools.count(1).__next__
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
         self._writes = writes
         self.number = itertools.count(1).__next__
         self._parked: list[tuple[Receipt | GivenUp, Done]] = []
-        arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
-        self._matcher = Matcher(self, alignment(arenas, copy_bytes, io_bytes))
+        self._multiples = copy_bytes, io_bytes
+        self._voided = 0  # the last number of a lease or fill over memory that is gone
+        self._matcher = self._make_matcher()
         self.loader = Loader(self)
         self._packer = Packer(self)
         self.storer = Storer(self)
@@ -416,30 +421,109 @@ class Manager:
                 break
         return answer
 
-    def reset(self) -> int:
+    def reset(self, *, scrub: bool = False) -> int:
         """End the epoch: nothing published before is found again, in the store neither; returns the new epoch.
+
+        The memory stays where it is, and graphs that were captured over it stay good.
 
         Nobody is interrupted: leases and live requests go on with what they hold until they end, and only then are its
         slots free. But fills, loads and live requests of the old epoch, and what is filled on its leases, can't be
         published any more.
+
+        Args:
+            scrub: also clear the bytes of every slot that is free then.
         """
         with self.lock:
             self.unpark()
             self.epoch += 1
-            for kind, pool in self.core.pools.items():
-                every = np.arange(len(pool))
-                self.core.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
+            self._retire_all()
             self.core.clear()
             self.loader.forget_failures()
             if self.store is not None:
                 self.store.reset()
+            for pool in self.core.pools.values() if scrub else ():
+                free = pool.free_slots
+                self.backend.scrub(pool.arena.bytes, free[free < pool.hot])
             return self.epoch
+
+    # ---- memory that moves ----------------------------------------------------------------------------------------
+
+    def set_aside(self) -> Mapping[str, int]:
+        """A slot of each kind for writes that are nobody's, such as those of padding; the same ones at each call.
+
+        They are never given to anybody else, nor evicted, nor found.
+
+        Raises:
+            Refused: POOL_FULL; nothing was taken.
+        """
+        with self.lock:
+            if not self.core.scratch:
+                self.unpark()
+                self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
+            return {kind: int(slots[0]) for kind, slots in self.core.scratch.items()}
+
+    def reallocate(
+        self, slots: Mapping[str, int] | None = None, *, buffers: Buffers | None = None, void: bool = False
+    ) -> int:
+        """Give the slots' memory back and allocate it anew, as an engine that sleeps and wakes; returns its new epoch.
+
+        Addresses move, or come again; either way what was captured over the old ones is refused from then on. Slots
+        that were set aside are so again.
+
+        Args:
+            slots: of each kind. The pools then begin empty, answers are stale, and slots beyond are never named again.
+                None: as many as before, and what is cached goes along, byte by byte.
+            buffers: memory for the arenas, by kind; own memory where there is none.
+            void: take away what leases, fills and live requests hold. Using one of them afterwards is refused (STALE),
+                a row of before holds no request. Their holders must not be in a call meanwhile.
+
+        Raises:
+            Refused: PINNED under a launch, a transfer or a reader on the device that has not ended; without ``void``,
+                under anything that is held. RETIRED after the last epoch. Nothing has changed then.
+            ValueError: other kinds than the profile has, or two kinds that share memory.
+            ProfileError: a pool whose offsets the kernels' ABI can't form.
+        """
+        with self.lock:
+            self.unpark()
+            self._check_move(void)
+            core, pools, arenas = self.core, self.core.pools, {}
+            aside = bool(core.scratch)
+            if slots is None:
+                arenas = core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers or {})
+                self._check_apart({kind: arena.bytes for kind, arena in arenas.items()})
+            else:
+                pools = core.make_pools(slots, buffers or {})
+            self._void()
+            if slots is None:
+                for kind, arena in arenas.items():
+                    arena.bytes[:] = pools[kind].arena.bytes
+                    pools[kind].arena = arena
+            else:
+                self._retire_all()
+                for kind, held in core.scratch.items():
+                    core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
+                core.replace_pools(pools)
+                self._watch([pool.table for pool in pools.values()])
+                self.requests.fit()
+                if aside:
+                    core.scratch = self.take(dict.fromkeys(pools, 1), "take")
+            self._matcher = self._make_matcher()
+            return self.memory.move()
+
+    def table(self, made: type[T], slots: int) -> T:
+        """Words of a safeguard, told and recorded as those of the pools are; to be changed under the lock."""
+        source = None if self._trace is None else self._trace.source(made.MACHINE)
+        table = made(slots, told(self._on_event, source))
+        if source is not None:
+            source.watch([table], self.lock)
+        return table
 
     # ---- bytes and reports ----------------------------------------------------------------------------------------
 
     def check_held(self, lease: Lease) -> None:
-        """Raise Refused (LEASE) when a lease was given back, or taken over by a live request."""
+        """Raise Refused: LEASE when a lease was given back or taken over by a live request, STALE over memory gone."""
         if lease.lease_id not in self.receipts:
+            self._check_voided("lease", lease.lease_id)
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given back already")
 
     def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -529,11 +613,12 @@ class Manager:
         """What was taken for a lease. The caller holds the lock.
 
         Raises:
-            Refused: LEASE when it is another manager's, or was released before.
+            Refused: LEASE when it is another manager's, or was released before; STALE over memory that is gone.
         """
         if lease.manager is not self:
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
         if lease.lease_id not in self.receipts:
+            self._check_voided("lease", lease.lease_id)
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
         return self.receipts[lease.lease_id][0]
 
@@ -542,6 +627,61 @@ class Manager:
         if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
+
+    def _watch(self, tables: Sequence[Table]) -> None:
+        if self._recorder is not None:
+            self._recorder.watch(tables, self.lock)
+
+    def _make_matcher(self) -> Matcher:
+        arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
+        return Matcher(self, alignment(arenas, *self._multiples))
+
+    def _check_move(self, void: bool) -> None:
+        """Raise Refused unless the memory can move now."""
+        self.memory.check_move()
+        pools = self.core.pools
+        open_ = {
+            "loads": len(self.tickets),
+            "readers or writers on the device": len(self._parked),
+            "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools.values()),
+            "slots being packed": sum(
+                np.count_nonzero(pool.in_state(np.arange(len(pool)), "compressing")) for pool in pools.values()
+            ),
+        }
+        if not void:
+            rows = int(np.count_nonzero(self.requests.active))
+            open_ |= {"leases": len(self.receipts), "fills": len(self.fills), "live requests": rows}
+        if held := ", ".join(f"{count} {what}" for what, count in open_.items() if count):
+            raise Refused(Refusal.PINNED, "memory", f"the memory can't move under {held}")
+
+    def _check_apart(self, new: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+        """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
+        for kind, memory in new.items():
+            for other, pool in self.core.pools.items():
+                if other != kind and np.may_share_memory(memory, pool.arena.bytes):
+                    raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
+
+    def _void(self) -> None:
+        """Take away what leases, fills and live requests hold."""
+        self.requests.end_all()
+        for receipt, _ in list(self.receipts.values()):
+            self.give_up(receipt, None)
+        for fill in self.fills.values():
+            self.give_up(GivenUp(fill.slots, fill.generations), None)
+        self.receipts.clear()
+        self.fills.clear()
+        self._voided = self.number()
+
+    def _check_voided(self, what: str, number: int) -> None:
+        """Raise Refused (STALE) for a lease or fill that was given over memory that is gone."""
+        if number <= self._voided:
+            raise Refused(Reason.STALE, "lease", f"{what} {number} was given before the memory was allocated anew")
+
+    def _retire_all(self) -> None:
+        """Nobody new finds anything: what is cached is free once its readers are gone."""
+        for kind, pool in self.core.pools.items():
+            every = np.arange(len(pool))
+            self.core.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
 
     def _check_kinds(self, kinds: Iterable[str]) -> None:
         pools = self.core.pools
@@ -634,10 +774,11 @@ class Manager:
         return places
 
     def check_open(self, fill: Fill) -> None:
-        """Raise Refused (LEASE) unless a fill is this manager's, and neither published nor abandoned."""
+        """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
         if fill.manager is not self:
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
         if self.fills.get(fill.fill_id) is not fill:
+            self._check_voided("fill", fill.fill_id)
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was published or abandoned already")
 
     def _seal(

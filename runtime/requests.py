@@ -68,14 +68,19 @@ class RequestTable:
         self._lossy = np.zeros(rows, np.bool_)  # goes on from lossy state or from a replay
         self._epoch = np.zeros(rows, np.int64)  # in which what it goes on from was computed
         self._prefilled = np.zeros(rows, np.int64)  # tokens whose entries came in one batch a block
-        # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
-        # no step ever stops to copy a table. What lies past a row's blocks means nothing.
-        self._tables = {kind: np.zeros((rows, len(manager.core.pools[kind])), np.int32) for kind in self._kinds}
+        self.fit()
         self._tail = np.full(rows, GUARD, np.int32)
         self._in_tail = np.zeros(rows, np.int64)  # tokens that the tail's word accounts for
         width = 0 if self._window is None else self._window.width
         self._ring = np.full((rows, width), GUARD, np.int32)
         self._ring_block = np.full((rows, width), GUARD, np.int64)
+
+    def fit(self) -> None:
+        """Tables for the pools as they are, while no row is active. The caller holds the lock."""
+        # As wide as a row can grow, which is the pool: the kernel maps pages at first touch, so width costs nothing and
+        # no step ever stops to copy a table. What lies past a row's blocks means nothing.
+        pools, rows = self._manager.core.pools, len(self.active)
+        self._tables = {kind: np.zeros((rows, len(pools[kind])), np.int32) for kind in self._kinds}
 
     # ---- life of a request ----------------------------------------------------------------------------------------
 
@@ -210,26 +215,16 @@ class RequestTable:
             row: row number; it can be given to another request at once.
             done: whether the device has ended the steps begun so far; all slots of the row wait for it.
         """
-        manager = self._manager
-        with manager.lock:
+        with self._manager.lock:
             self._check(row)
             done = still(done)
-            manager.unpark()
-            shared, blocks = int(self._shared[row]), int(self._blocks[row])
-            for kind in self._kinds:
-                self._abandon(kind, self._tables[kind][row, shared:blocks], done)
-            if self._has_tail:
-                self._abandon("uncompressed_tail", self._tail[row : row + 1], done)
-                self._tail[row] = GUARD
-            if self._window is not None:
-                ring = self._ring[row]
-                self._abandon("swa_window", ring[ring != GUARD], done)
-                self._ring[row], self._ring_block[row] = GUARD, GUARD
-            if (end := self._ends[row]) is not None:
-                manager.give_up(self._receipt(row, *end), done)
-            self.active[row] = False
-            self._blocks[row] = self._shared[row] = 0
-            self._ends[row] = None
+            self._manager.unpark()
+            self._end(row, done)
+
+    def end_all(self) -> None:
+        """End every request at once. The caller holds the lock."""
+        for row in np.flatnonzero(self.active).tolist():
+            self._end(row, None)
 
     # ---- what kernels and tests ask -------------------------------------------------------------------------------
 
@@ -243,6 +238,10 @@ class RequestTable:
         at = np.arange(int(blocks.max(initial=0)) if width is None else width)
         held = self._tables[kind][index[:, None], np.minimum(at, self._tables[kind].shape[1] - 1)]
         return np.where(at < blocks[:, None], held, np.int32(GUARD))
+
+    def shared_tokens(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Tokens at the start of each row whose blocks are the cache's, int64 [rows]: nobody writes to them."""
+        return self._shared[np.asarray(rows, np.intp)] * self._granule
 
     @property
     def window_width(self) -> int:
@@ -643,6 +642,23 @@ class RequestTable:
         if batch <= 0:
             return version * self.stride
         return batch + (version - PREFILL_VERSION) * self.stride if version else 0
+
+    def _end(self, row: int, done: Done | None) -> None:
+        shared, blocks = int(self._shared[row]), int(self._blocks[row])
+        for kind in self._kinds:
+            self._abandon(kind, self._tables[kind][row, shared:blocks], done)
+        if self._has_tail:
+            self._abandon("uncompressed_tail", self._tail[row : row + 1], done)
+            self._tail[row] = GUARD
+        if self._window is not None:
+            ring = self._ring[row]
+            self._abandon("swa_window", ring[ring != GUARD], done)
+            self._ring[row], self._ring_block[row] = GUARD, GUARD
+        if (end := self._ends[row]) is not None:
+            self._manager.give_up(self._receipt(row, *end), done)
+        self.active[row] = False
+        self._blocks[row] = self._shared[row] = 0
+        self._ends[row] = None
 
     # ---- small helpers --------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ VALIDATED: Counter[str] = Counter()
 
 @cache
 def _validator() -> Validator:
-    return Validator(load_spec().required().machines)
+    return Validator(load_spec().required().generated)
 
 
 class World:

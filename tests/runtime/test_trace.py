@@ -131,7 +131,7 @@ def test_several_sources_share_a_trace(validator: Validator, tmp_path: Path) -> 
         header = json.loads(next(trace.lines()))
         assert header["sources"] == {"store 1": 0, "manager 1": 0, "manager 2": 0}
         verdict = validator.validate(trace.lines())
-        assert verdict.ok and verdict.pools == 9
+        assert verdict.ok and verdict.pools == 11
         assert {"put_begin", "put_done"} <= {event for machine, event, _ in verdict.taken if machine == "ondisk_prefix"}
 
 

@@ -43,7 +43,7 @@ SEED = 7
 
 @pytest.fixture(scope="module")
 def judge() -> Validator:
-    return Validator(SPEC.machines)
+    return Validator(SPEC.generated)
 
 
 def recorded(made: type[Table], slots: Any, capacity: int = 1 << 16) -> tuple[Table, EventTrace]:
@@ -110,7 +110,7 @@ def found(judge: Validator, lines: list[str]) -> Illegal:
 def test_a_managers_trace_is_a_path_of_the_model(judge: Validator, lines: list[str]) -> None:
     verdict = judge.validate(lines)
     assert verdict.ok, verdict.first_illegal
-    assert verdict.events > 100 and verdict.pools == 4 and verdict.dropped == 0
+    assert verdict.events > 100 and verdict.pools == 5 and verdict.dropped == 0
     fired = {(machine, event) for machine, event, _ in verdict.taken}
     assert {("compressed_kv", "compress_done"), ("compressed_kv", "expand_done"), ("swa_window", "evict"),
             ("uncompressed_tail", "emit"), ("indexer_state", "expire")} <= fired  # fmt: skip
@@ -188,7 +188,7 @@ def test_many_rows_and_few_are_judged_alike(
 ) -> None:
     alone = judge.validate(lines)
     monkeypatch.setattr(replay, "FEW", 1)
-    assert Validator(SPEC.machines).validate(lines) == alone
+    assert Validator(SPEC.generated).validate(lines) == alone
 
 
 # ---- a runtime with a fault ----------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def give(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("emit", give("expected", [1, 3, 1]), "refused", "'emit' was applied to slot 1, and the model refuses it"),
         ("pin", put("event", "discard"), "bad_arguments", "'discard' takes expected, not expected, wanted"),
         ("unpin", put("event", "quiesce"), "not_taken", "'quiesce' was applied, and slot 0 was 'resident'"),
-        ("take", put("pool", 9), "damaged", "there is no pool 9; the header names 4"),
+        ("take", put("pool", 9), "damaged", "there is no pool 9; the header names 5"),
         ("take", put("slots", ["0"]), "damaged", "are no whole numbers"),
         ("take", put("words", [1, 2]), "damaged", "2 values stand beside 3 slots"),
         ("take", put("held", True), "damaged", "a call has words after it unless it was held back"),
@@ -477,7 +477,7 @@ def test_a_trace_of_another_spec_is_told(lines: list[str]) -> None:
     wider = tuple(replace(field, bits=field.bits - 1) if field.name == "holds" else field for field in machine.fields)
     guard = next(event for event in machine.events if event.name == "evict")
     fewer = tuple(replace(event, cases=event.cases[1:]) if event is guard else event for event in machine.events)
-    others = [one for one in SPEC.machines if one is not machine]
+    others = [one for one in SPEC.generated if one is not machine]
     for changed, what in ((replace(machine, fields=wider), "the fields of its word differ"),
                           (replace(machine, events=fewer), "its states, guards or effects differ")):  # fmt: skip
         illegal = found(Validator([*others, changed]), lines)
