@@ -5,9 +5,9 @@ Its value there can be forgotten, so that states that differ in it alone behave 
 
 from __future__ import annotations
 
-from ..language.expressions import Compare, Expr, Name, Number
+from ..language.expressions import Expr, Number
 from ..language.trees import names_in
-from .folding import with_values
+from .folding import required, with_values
 from .system import Cell, Command, System
 
 
@@ -31,11 +31,7 @@ def dead_steps(system: System, cell: Cell) -> frozenset[int]:
 
 def begins_at(command: Command, at: str) -> int:
     """The step of a command: what its guard says of ``at``, or 0 where its actor never leaves the first step."""
-    for expr in command.guard:
-        match expr:
-            case Compare("==", Name(name=name), Number(value)) if name == at:
-                return value
-    return 0
+    return next((value for name, value in required(command.guard) if name == at), 0)
 
 
 def ends_at(command: Command, at: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import floordiv, mod, mul
 
 from ..language.bounds import interval
@@ -75,6 +75,14 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
         case Truth(True):
             return ()
     return (expr,)
+
+
+def required(guard: Iterable[Expr]) -> Iterator[tuple[str, int]]:
+    """The cells that a guard compares with a number, and the number: with another, the guard does not hold."""
+    for part in guard:
+        match part:
+            case Compare("==", Name(name=name), Number(value)):
+                yield name, value
 
 
 def condition_of(claim: Claim) -> Expr:

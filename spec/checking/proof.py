@@ -26,11 +26,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ..language.expressions import Compare, Count, Expr, Name, Number, Remote
+from ..language.expressions import Count, Expr, Name, Remote
 from ..language.protocol import Protocol
 from ..language.solver import to_z3
 from ..language.trees import names_in, walked
-from .folding import TRUE, negation, substituted
+from .folding import TRUE, negation, required, substituted
 from .grounding import AT_FIRST, OTHERS, ground
 from .sizes import Reread, growths_of, sizes_of
 from .symmetry import SlotClass
@@ -255,10 +255,7 @@ def _is_first(command: Command, alike: tuple[SlotClass, ...]) -> bool:
         pointers = {pointer.cell for pointer in part.pointers}
         named = [fired.slot for fired in command.fired if fired.instance in part.instances]
         named += [value for name, value in command.choices if f"{command.actor}[{command.copy}].{name}" in pointers]
-        for expr in command.guard:
-            match expr:
-                case Compare("==", Name(name=name), Number(value)) if name in pointers:
-                    named.append(value)
+        named += [value for name, value in required(command.guard) if name in pointers]
         first = [slot for slot in dict.fromkeys(named) if slot in part.numbers]
         if first != list(part.numbers[: len(first)]):
             return False

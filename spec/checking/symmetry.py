@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -33,7 +33,7 @@ from ..language.expressions import (
 from ..language.protocol import Protocol, slots_in
 from ..language.trees import names_in
 from .dead import dead_steps, ends_at
-from .folding import FALSE, TRUE, conjuncts, with_values
+from .folding import FALSE, TRUE, conjuncts, required, with_values
 from .system import Claim, Command, System
 
 
@@ -239,7 +239,7 @@ class _Search:
         """A command for every value of the locals that name slots and that it reads."""
         names = {pointer.cell: pointer for pointer in pointers}
         found = []
-        known = _required(command, names)
+        known = dict(required(command.guard))
         for values in self._values([*command.guard, *(value for _, value in command.updates)], names, known):
             guard = [with_values(expr, values) for expr in command.guard]
             if FALSE in guard:
@@ -273,19 +273,6 @@ class _Search:
         ranges = ((known[name],) if name in known else range(self.system.cell(name).high + 1) for name in read)
         for values in itertools.product(*ranges):
             yield dict(zip(read, values, strict=True))
-
-
-def _required(command: Command, names: Collection[str]) -> dict[str, int]:
-    """The values of some cells without which a command cannot be taken."""
-    return {
-        part.left.name: part.right.value
-        for part in command.guard
-        if isinstance(part, Compare)
-        and part.op == "=="
-        and isinstance(part.left, Name)
-        and part.left.name in names
-        and isinstance(part.right, Number)
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...language.expressions import Compare, Expr, Name, Number
-from ..folding import both, conjuncts
+from ...language.expressions import Expr
+from ..folding import both, conjuncts, required
 from ..system import System
 
 
@@ -31,20 +31,13 @@ def grouped(system: System) -> tuple[Group, ...]:
     for number, command in enumerate(system.commands):
         at = f"{command.actor}[{command.copy}].at"
         parts = conjuncts(both(command.guard))
-        step = next((part for part in parts if _is_step(part, at)), None)
-        if isinstance(step, Compare) and isinstance(step.right, Number):
-            rest = both(part for part in parts if part != step)
-            found.setdefault(at, {}).setdefault(step.right.value, []).append(Guarded(number, rest))
-        else:
+        step = dict(required(parts)).get(at)
+        if step is None:
             found.setdefault(None, {}).setdefault(0, []).append(Guarded(number, both(parts)))
+        else:
+            rest = both(part for part in parts if (at, step) not in required([part]))
+            found.setdefault(at, {}).setdefault(step, []).append(Guarded(number, rest))
     return tuple(
         Group(cell, tuple((step, tuple(commands)) for step, commands in sorted(steps.items())))
         for cell, steps in found.items()
     )
-
-
-def _is_step(part: Expr, at: str) -> bool:
-    match part:
-        case Compare("==", Name(name=name), Number()):
-            return name == at
-    return False
