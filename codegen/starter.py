@@ -1,4 +1,4 @@
-"""The text of a machine to start from: a short life with a lease, sound as it stands, for ``kvfsm init --machine``."""
+"""Texts to start from: the README of a spec of one's own, and a machine with a short life, sound as it stands."""
 
 from __future__ import annotations
 
@@ -88,6 +88,34 @@ mutants:
   pin_ignores_generation: {event: pin, drop_case: 1}
   evict_ignores_leases:   {event: evict, drop_case: 1}
 """)
+
+
+_README = """\
+# A spec of your own
+
+A copy of the spec that kvfsm is made from, to edit. `kvfsm gen` turns it into Python classes, CUDA headers, diagrams
+and tests; `kvfsm check` tries every interleaving of its protocols, and tells how a claim breaks.
+
+    vocabulary.yaml       who acts, and why an event is refused: words shared by all machines
+    objects/              one machine per kind of cache object
+    safeguards/           machines of what is kept besides objects: captured graphs, the memory under them
+    protocols/            how actors use the machines, step by step, with the window between check and use left open
+    protocols/machines/   machines that only protocols use: nothing is generated from them
+    models/               layer groups, ratios, windows and page layouts of the models that are served
+    *.schema.json         JSON Schemas for editors; each file names its own in its first line
+
+After each change: `kvfsm lint --spec DIR`, then `kvfsm check PROTOCOL --spec DIR`. This page is the language; what it
+says of `language/` stands in the package `kvfsm.spec`.
+
+"""
+_LANGUAGE = "## A machine\n"  # where the page of the language begins to be about any spec
+
+
+def readme_text(shipped: str) -> str:
+    """The README of a copy: what is in it, and the language, from the shipped spec's own README."""
+    _, heading, language = shipped.partition(_LANGUAGE)
+    assert heading, f"the README of the spec has no heading {_LANGUAGE!r}"
+    return _README + heading + language
 
 
 def machine_text(name: str) -> str:

@@ -19,11 +19,12 @@ import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from ..starter import machine_text
+from ..starter import machine_text, readme_text
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_FOLDERS = ("objects", "safeguards", "protocols", "protocols/machines", "models")  # beside vocabulary.yaml, README
-_SUFFIXES = frozenset({".yaml", ".json", ".md"})
+_FOLDERS = ("objects", "safeguards", "protocols", "protocols/machines", "models")  # beside vocabulary.yaml
+_SUFFIXES = frozenset({".yaml", ".json"})
+_README = "README.md"  # of the language, less what is not copied; and of the profiles, whose keys it explains
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +78,8 @@ def _copy(target: Path, machine: str | None) -> None:
             _copy_files(shipped, beside)
             for folder in _FOLDERS:
                 _copy_files(shipped / folder, beside / folder)
+            (beside / _README).write_text(readme_text((shipped / _README).read_text("utf-8")), "utf-8")
+            shutil.copyfile(shipped / "models" / _README, beside / "models" / _README)
         if machine is not None:
             (beside / "objects" / f"{machine}.yaml").write_text(machine_text(machine), "utf-8")
         beside.chmod(0o755)
@@ -89,7 +92,7 @@ def _copy(target: Path, machine: str | None) -> None:
 def _copy_files(source: Path, target: Path) -> None:
     target.mkdir(exist_ok=True)
     for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix in _SUFFIXES and path.name != "TUTORIAL.md":
+        if path.is_file() and path.suffix in _SUFFIXES:
             shutil.copyfile(path, target / path.name)
 
 
@@ -121,6 +124,7 @@ def _counted(target: Path) -> str:
 
 def _next_steps(target: Path) -> str:
     return (
-        f"next:  kvfsm lint --spec {target}                       check it after each change\n"
+        f"next:  kvfsm lint --spec {target}                       after each change: is it sound?\n"
+        f"       kvfsm check evict --spec {target}                every interleaving of one protocol, or of all\n"
         f"       kvfsm gen  --spec {target} --out my_package      write classes, headers, diagrams and tests"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,25 @@ def test_a_new_spec_is_the_shipped_one_and_sound(tmp_path: Path, capsys: pytest.
     assert [m.name for m in loaded.required().protocol_machines] == [m.name for m in shipped.protocol_machines]
     assert len(loaded.required().profiles) == len(shipped.profiles)
     assert [path.name for path in target.parent.iterdir()] == ["my_spec"]
+
+
+def test_what_a_copy_says_of_itself_is_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pages point at what is there, and none tells what was found in another spec, as CHECKED.md does."""
+    target = tmp_path / "my_spec"
+    assert main(["init", str(target)]) == 0
+    assert f"kvfsm check evict --spec {target}" in capsys.readouterr().out
+    assert not (target / "CHECKED.md").exists()
+    pages = sorted(target.rglob("*.md"))
+    assert [page.relative_to(target).as_posix() for page in pages] == ["README.md", "models/README.md"]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{page} points at {link}"
+    text = (target / "README.md").read_text("utf-8")
+    listed = re.findall(r"^    (\S+) {2,}", text.partition("## A machine")[0], re.MULTILINE)
+    assert {"vocabulary.yaml", "objects/", "protocols/"} <= set(listed)
+    assert all(list(target.glob(name.rstrip("/"))) for name in listed), listed
+    assert {path.name for path in target.iterdir() if path.is_dir()} <= {name.split("/")[0] for name in listed}
+    assert "## A protocol" in text
 
 
 def test_an_empty_folder_may_be_used_and_a_full_one_may_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
