@@ -23,7 +23,11 @@ def shipped() -> Loaded:
 @pytest.fixture(autouse=True)
 def read_once(shipped: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped spec in its own bounds is read once for all tests here."""
-    monkeypatch.setattr(lint, "load_spec", lambda directory: shipped if directory is None else load_spec(directory))
+
+    def read(directory: Path | None, for_checking: bool = False) -> Loaded:
+        return shipped if directory is None else load_spec(directory, for_checking=for_checking)
+
+    monkeypatch.setattr(lint, "load_spec", read)
 
 
 @pytest.mark.parametrize("language", STARTS)
