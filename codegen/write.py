@@ -91,6 +91,26 @@ def put(target: Path, text: str) -> None:
         raise WriteError(f"cannot write {target}: {error.strerror or error}") from error
 
 
+def remove(target: Path) -> bool:
+    """Remove a file; whether there was one. Raises WriteError, naming the file, when the disk does not let it go."""
+    try:
+        target.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise WriteError(f"cannot remove {target}: {error.strerror or error}") from error
+    return True
+
+
+def takes(folder: Path) -> None:
+    """Make a folder if need be, and see that files can be made in it; raises WriteError, naming it, when not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise WriteError(f"cannot write into {folder}: {error.strerror or error}") from error
+
+
 def _replace(target: Path, text: str) -> None:
     target = target.resolve()  # of a link, what it leads to
     if target.exists() and not target.is_file():  # a device or a pipe: nothing takes its place

@@ -15,7 +15,9 @@
 A claim is proved (for all sizes), explored (holds in every state within the bounds), or, when the search ended early,
 unknown unless it broke before. A search that does not end within its memory is incomplete, and that is no pass.
 Faults are looked for with NumPy in up to 1,000,000 states each, whatever --engine, --states and --symmetry say.
-Exit codes: 0 all hold; 1 a claim is violated or unknown; 2 used wrongly; 130 stopped, after a report of what is known.
+Of several counterexamples the shortest is printed whole, the others a line each; -v prints all.
+Exit codes: 0 all hold; 1 a claim is violated or unknown, or the disk does not take what is written; 2 used wrongly;
+130 stopped, after a report of what is known.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ from .. import write
 from ..story_pytest import RUNTIME, model_only
 from . import check_mutants
 from .check_mutants import Mutant
-from .check_report import Row, Table, counterexamples, data, details
+from .check_report import Row, Table, counterexamples, data, details, shortest, stale, story_of, verdict
 from .check_table import page
 from .lint import add_spec, loaded_spec, print_notes
+from .stopping import answered
 
 _GIB = 1 << 30
 _TICK_SECONDS = 0.2  # between two lines of progress on a terminal; elsewhere a line stands for itself
@@ -67,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mutants", action="store_true", help="make every small fault, and see it noticed")
     parser.add_argument("--prove", action="store_true", help="prove claims for any number of slots and actors")
     add_spec(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every counterexample whole")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write what was found as a page of Markdown")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write each counterexample into a folder")
@@ -93,7 +97,13 @@ def run(args: argparse.Namespace) -> int:
     except Misuse as error:
         print(error, file=sys.stderr)
         return 2
-    return _check(args, loaded.spec, protocols, settings, loaded.sources)
+    try:
+        _see_that_it_can_be_written(args)
+        with answered("kvfsm check"):
+            return _check(args, loaded.spec, protocols, settings, loaded.sources)
+    except write.WriteError as error:
+        print(f"kvfsm check: {error}", file=sys.stderr)
+        return 1
 
 
 class Misuse(Exception):
@@ -227,9 +237,11 @@ def _check(
             )
         )
     else:
-        _print_details(rows, spec)
+        _print_details(rows, spec, args.verbose)
         if mutants:
             print("\n" + "\n".join(check_mutants.lines(mutants)))
+        if rows:
+            print(f"\n{verdict(rows)}")
     if wrong:
         print("\n" + render_all(wrong, sources), file=sys.stderr)
     if args.table is not None and not stopped:
@@ -316,22 +328,39 @@ class _Ticker:
 # Reporting.
 
 
-def _print_details(rows: Sequence[Row], spec: Spec) -> None:
+def _print_details(rows: Sequence[Row], spec: Spec, verbose: bool) -> None:
+    stories = sum(finding.trace is not None for row in rows for finding in row.report.broken)
+    whole = verbose or stories == 1
     for row in rows:
         lines = (spec.root / "protocols" / f"{row.protocol.name}.yaml").read_text("utf-8").splitlines()
         place = row.problem.place.line if row.problem is not None else 0
-        for paragraph in details(row, lines[place - 1] if 0 < place <= len(lines) else None):
+        for paragraph in details(row, lines[place - 1] if 0 < place <= len(lines) else None, whole=whole):
             print(f"\n{paragraph}")
         missing = model_only(row.protocol, spec.machines)
         if missing and any(finding.trace is not None for finding in row.report.broken):
             print(f"\n{row.protocol.name}: model only, as the runtime has no {', '.join(missing)}: nothing to replay")
+    if not whole and (best := shortest(rows)) is not None:
+        print(f"\nThe shortest of {stories} counterexamples (-v prints all, -o DIR writes them):\n\n{story_of(best)}")
 
 
 def _write(folder: Path, rows: Sequence[Row], spec: Spec, runtime: str) -> list[str]:
     lines = []
     for row in rows:
+        for name in stale(row):
+            if write.remove(folder / name):
+                lines.append(f"removed {folder / name}, as the claim holds now")
         for name, text in counterexamples(row, spec.machines, runtime).items():
-            folder.mkdir(parents=True, exist_ok=True)
             write.put(folder / name, text)
             lines.append(f"wrote {folder / name}")
     return lines
+
+
+def _see_that_it_can_be_written(args: argparse.Namespace) -> None:
+    """Raise WriteError before the search rather than after it."""
+    table: Path | None = args.table
+    if args.out is not None:
+        write.takes(args.out)
+    if table is not None and table.is_dir():
+        raise write.WriteError(f"cannot write {table}: it is a folder")
+    if table is not None and (table.is_file() or not table.exists()):  # not a pipe, say
+        write.takes(table.parent)

@@ -19,6 +19,7 @@ from ..story_mermaid import story_diagram
 from ..story_pytest import RUNTIME, model_only, replay_test
 from ..story_svg import draw
 
+_ENDINGS = ("txt", "json", "mmd", "svg")
 _IDLE_MAX = 6  # steps that are named; ``--json`` has all
 
 
@@ -82,15 +83,54 @@ def summary(report: Report) -> str:
     return ", ".join(parts)
 
 
-def details(row: Row, source_line: str | None) -> Iterable[str]:
-    """Everything that needs more than a row, as paragraphs."""
+def shortest(rows: Iterable[Row]) -> Finding | None:
+    """The claim that breaks in the fewest steps; None where there is nothing to tell."""
+    told = [finding for row in rows for finding in row.report.broken if finding.trace is not None]
+    return min(told, key=_steps, default=None)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """What came of all, in a line."""
+    broken = [row.report.protocol for row in rows if row.report.broken]
+    open_ = [row.report.protocol for row in rows if not row.report.broken and not row.report.ok]
+    count = f"{len(rows)} protocol{'' if len(rows) == 1 else 's'}"
+    parts = [f"{len(broken)} of {count} violated: {', '.join(broken)}"] if broken else []
+    parts += [f"{len(open_)} of {count} undecided: {', '.join(open_)}"] if open_ else []
+    best = shortest(rows)
+    if best is not None:
+        owner = next(row.report.protocol for row in rows if any(item is best for item in row.report.broken))
+        parts.append(f"the shortest run is that of {owner}.{best.name}, {_counted(_steps(best))}")
+    return "; ".join(parts) or f"{count} checked: all claims hold in every state within the bounds"
+
+
+def _steps(finding: Finding) -> int:
+    return len(finding.trace.turns) if finding.trace is not None else 0
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
+
+
+def story_of(finding: Finding) -> str:
+    """The whole story of a claim that breaks."""
+    assert finding.trace is not None
+    return f"{where(finding)} {text(finding.trace)}"
+
+
+def details(row: Row, source_line: str | None, *, whole: bool) -> Iterable[str]:
+    """Everything that needs more than a row, as paragraphs; without ``whole``, a story is a line that says how long."""
     report = row.report
     if row.problem is not None:
         yield render(row.problem, source_line)
     elif report.why_incomplete is not None:
         yield f"{report.protocol}: incomplete ({report.why_incomplete}): what is unknown was not decided"
     for finding in report.broken:
-        yield f"{where(finding)} {text(finding.trace)}" if finding.trace is not None else _unmet(finding)
+        if finding.trace is None:
+            yield _unmet(finding)
+        elif whole:
+            yield story_of(finding)
+        else:
+            yield f"{where(finding)} {report.protocol}: breaks {finding.name} in {_counted(_steps(finding))}"
     for finding in report.findings:
         if finding.verdict != VIOLATED and finding.note:
             yield f"{where(finding)} '{finding.name}' {finding.verdict}: {finding.note}"
@@ -161,19 +201,35 @@ def counterexamples(row: Row, machines: Sequence[Machine], runtime: str = RUNTIM
     return files
 
 
+def stale(row: Row) -> list[str]:
+    """Names of the files that an earlier check wrote of claims that hold now."""
+    names = []
+    for finding in row.report.findings:
+        if finding.verdict == HOLDS:
+            stem = f"{row.report.protocol}.{finding.name}"
+            names += [f"{stem}.{ending}" for ending in _ENDINGS] + [_test_name(stem)]
+    return names
+
+
 def story_files(
     stem: str, story: Story, protocol: Protocol, machines: Sequence[Machine], runtime: str
 ) -> dict[str, str]:
     """One story in every form; without the test for a protocol that is model only."""
     files = {
-        f"{stem}.txt": text(story) + "\n",
-        f"{stem}.json": json.dumps(as_data(story), indent=1) + "\n",
-        f"{stem}.mmd": story_diagram(story),
-        f"{stem}.svg": draw(story),
+        f"{stem}.{ending}": whole
+        for ending, whole in zip(
+            _ENDINGS,
+            (text(story) + "\n", json.dumps(as_data(story), indent=1) + "\n", story_diagram(story), draw(story)),
+            strict=True,
+        )
     }
     if not model_only(protocol, machines):
-        files[f"test_{stem.replace('.', '_')}.py"] = replay_test(story, protocol, machines, runtime)
+        files[_test_name(stem)] = replay_test(story, protocol, machines, runtime)
     return files
+
+
+def _test_name(stem: str) -> str:
+    return f"test_{stem.replace('.', '_')}.py"
 
 
 def _bounds(protocol: Protocol) -> str:

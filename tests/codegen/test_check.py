@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kvfsm.codegen.cli import check, main
+from kvfsm.codegen.cli.stopping import answered
 from kvfsm.spec.checking.check import Report
 from kvfsm.spec.checking.check import check_protocol as real_check
 
@@ -42,7 +46,8 @@ def edit(root: Path, name: str, before: str, after: str) -> None:
 
 def test_the_table_shows_what_holds(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "toctou", "--spec", str(own)]) == 0
-    head, row = capsys.readouterr().out.splitlines()
+    head, row, _, verdict = capsys.readouterr().out.splitlines()
+    assert verdict == "1 protocol checked: all claims hold in every state within the bounds"
     assert head.split() == ["protocol", "bounds", "states", "transitions", "depth", "seconds", "claims"]
     assert row.startswith("toctou    slots 2, readers 2")
     assert "30,192" in row and "120,640" in row and row.endswith("hold")
@@ -220,6 +225,66 @@ def test_a_model_too_large_is_incomplete_and_says_what_to_lower(own: Path, capsy
     assert f"{own}/protocols/toctou.yaml:" in said
     assert "E422 'toctou' is too large to explore" in said
     assert "fix: lower bound 'slots', now 2" in said
+
+
+def test_of_many_counterexamples_the_shortest_is_told_and_the_rest_named(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(own, "protocols/machines/block.yaml", "epoch != expected", "epoch < expected")
+    edit(own, "objects/compressed_kv.yaml", "{from: [resident, packed, expired], when: holds > 0, refuse: held}",
+         "{from: [resident, packed, expired], when: holds > 1, refuse: held}")  # fmt: skip
+    assert main(["check", "--spec", str(own)]) == 1
+    said = capsys.readouterr().out
+    *_, verdict = said.splitlines()
+    counted = re.findall(r"breaks (\S+) in (\d+) steps", said)
+    assert len(counted) >= 2
+    name, steps = min(counted, key=lambda item: int(item[1]))
+    violated = "2 of 2 protocols violated: store, toctou"
+    assert re.match(rf"{violated}; the shortest run is that of \w+\.{name}, {steps} steps$", verdict)
+    assert len(re.findall(r"^breaks ", said, re.MULTILINE)) == 1, "one story, the shortest"
+    assert f"The shortest of {len(counted)} counterexamples (-v prints all" in said
+    assert main(["check", "--spec", str(own), "-v"]) == 1
+    everything = capsys.readouterr().out
+    assert len(re.findall(r"^breaks ", everything, re.MULTILINE)) == len(counted)
+    assert everything.splitlines()[-1] == verdict
+
+
+def test_what_cannot_be_written_is_told_before_the_search(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "afile"
+    file.write_text("")
+    monkeypatch.setattr(check, "check_protocol", lambda *args, **more: pytest.fail("searched"))
+    for asked in (["-o", str(file / "x")], ["-o", str(file)], ["--table", str(file / "x")], ["--table", str(tmp_path)]):
+        assert main(["check", "toctou", "--spec", str(own), *asked]) == 1
+        assert "kvfsm check: cannot write" in capsys.readouterr().err
+
+
+def test_an_old_counterexample_goes_when_the_claim_holds(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "broken"
+    edit(own, "protocols/machines/block.yaml", "epoch != expected", "epoch < expected")
+    assert main(["check", "toctou", "--spec", str(own), "-o", str(out)]) == 1
+    assert list(out.glob("toctou.*.json"))
+    (out / "notes.txt").write_text("mine")
+    (out / "store.kv.transfer_protects.txt").write_text("of a protocol that is not checked now")
+    edit(own, "protocols/machines/block.yaml", "epoch < expected", "epoch != expected")
+    assert main(["check", "toctou", "--spec", str(own), "-o", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "store.kv.transfer_protects.txt"]
+    assert "as the claim holds now" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_answered_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By another thread, before the computation ends; and no more when nothing is being checked."""
+    with pytest.raises(KeyboardInterrupt), answered("kvfsm check"):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+    assert capsys.readouterr().err == "kvfsm check: stopping ...\n"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+    assert capsys.readouterr().err == ""
 
 
 def test_ctrl_c_reports_what_is_known(

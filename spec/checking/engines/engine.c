@@ -351,7 +351,7 @@ int advance(struct search *search, uint64_t budget) {
     }
 }
 
-// Put the first state into the queue; the index takes it in with index_all().
+// Put the first state into the queue; the index takes it in with index_some().
 void begin(struct search *search) {
     uint64_t first[WORDS] = {0};
 #if SYMMETRIC
@@ -362,9 +362,9 @@ void begin(struct search *search) {
     for (int claim = 0; claim < CLAIMS; claim++) search->met[claim] = first_claim(claim, search->rows, 0, 1);
 }
 
-// Take every state of the queue into an empty index; MISMATCH if a perfect one would leave out what does not follow.
-int index_all(struct search *search) {
-    for (uint64_t i = 0; i < search->tail; i++) {
+// Take the states [from, to) of the queue into an index; MISMATCH if a perfect one would leave out what does not follow.
+int index_some(struct search *search, uint64_t from, uint64_t to) {
+    for (uint64_t i = from; i < to; i++) {
         const uint64_t *s = search->rows + i * WORDS;
         if (search->places) {
             number *table = search->index;

@@ -28,6 +28,7 @@ WORTH = 1024  # bytes of a perfect index for each state found so far that are wo
 FILLED = 0.5  # of a table that can grow
 FILLED_MOST = 0.875  # of one that can't
 STEP_SECONDS = 0.1  # how long a call takes, so that Ctrl-C is heard and progress seen
+INDEXED = 1 << 20  # states that one call takes into a larger index
 FIRST_BUDGET, BUDGET_MAX = 1 << 14, 1 << 24
 NONE = (1 << 64) - 1
 
@@ -91,7 +92,8 @@ class _Run:
         search = ctypes.POINTER(_Search)
         compiled = self.compiled
         compiled.advance.argtypes, compiled.advance.restype = [search, ctypes.c_uint64], ctypes.c_int
-        compiled.index_all.argtypes, compiled.index_all.restype = [search], ctypes.c_int
+        compiled.index_some.argtypes = [search, ctypes.c_uint64, ctypes.c_uint64]
+        compiled.index_some.restype = ctypes.c_int
         compiled.begin.argtypes, compiled.begin.restype = [search], None
         compiled.slack.argtypes, compiled.slack.restype = [ctypes.c_uint64], ctypes.c_uint64
         compiled.buffer_bytes.argtypes, compiled.buffer_bytes.restype = [], ctypes.c_uint64
@@ -132,8 +134,10 @@ class _Run:
         self.index = index
         self.compiled.advise(index.ctypes.data, index.nbytes)
         self.state.index, self.state.places = index.ctypes.data, places
-        if self.compiled.index_all(ctypes.byref(self.state)) == MISMATCH:
-            raise Mismatch
+        tail = int(self.state.tail)
+        for start in range(0, tail, INDEXED):  # piece by piece, so that Ctrl-C is heard
+            if self.compiled.index_some(ctypes.byref(self.state), start, min(start + INDEXED, tail)) == MISMATCH:
+                raise Mismatch
         self.filled = FILLED
         self._set_cap()
 

@@ -126,6 +126,16 @@ def test_random_systems_are_not_all_trivial() -> None:
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C compiler")
+def test_a_larger_index_takes_the_states_in_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Ctrl-C is heard meanwhile; pieces of any size take in all of them."""
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.FIRST_PLACES", 1)
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.WORTH", 0)
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.SMALL_BITS", 0)
+    monkeypatch.setattr("kvfsm.spec.checking.engines.engine_c.INDEXED", 1000)
+    assert counts(explore(toctou(2, 2), engine="c")) == TOCTOU[2, 2]
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler")
 @pytest.mark.parametrize("worth", [0, 1024], ids=["table", "bits"])
 def test_threads_find_the_same_states(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     system = toctou(3, 2)
