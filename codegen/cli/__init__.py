@@ -45,7 +45,7 @@ VERBS = (
     Verb("explore", "write a page to step through a protocol"),
     Verb("export", "write a protocol for another checker"),
     Verb("validate", "hold a recorded event trace against the model"),
-    Verb("replay", "run a request trace through the manager", built=False),
+    Verb("replay", "run a request trace through the manager"),
     Verb("top", "watch a live process", built=False),
     Verb("inspect", "look into a live process", built=False),
     Verb("doctor", "say what works on this machine", built=False),

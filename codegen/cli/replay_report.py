@@ -1,0 +1,171 @@
+"""What a replay found, as JSON and for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...runtime.profile import Profile
+from .replay_pools import real_bytes
+from .replay_run import TIERS, Tally
+from .replay_trace import RequestTrace
+
+SHOWN = 5
+"""Rejections that people are shown one by one; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What was run: the profile with real slots and with its stand-ins, and the pools."""
+
+    profile: Profile
+    narrow: Profile
+    slots: Mapping[str, int]
+    chunk: int
+    seconds: float
+
+
+def mapping(block: int, granule: int) -> str:
+    """How blocks of a trace lie in granules.
+
+    >>> mapping(512, 256)
+    'each block of 512 tokens is cut into 2 granules of 256'
+    >>> mapping(16, 64)
+    '4 blocks of 16 tokens are joined to a granule of 64; what ends inside one is not shared'
+    """
+    if block == granule:
+        return f"a block of {block} tokens is a granule"
+    if block % granule == 0:
+        return f"each block of {block} tokens is cut into {block // granule} granules of {granule}"
+    if granule % block == 0:
+        joined = f"{granule // block} blocks of {block} tokens are joined to a granule of {granule}"
+        return f"{joined}; what ends inside one is not shared"
+    return f"blocks of {block} tokens and granules of {granule} straddle each other; what ends inside one is not shared"
+
+
+def as_json(trace: RequestTrace, setting: Setting, tally: Tally) -> dict[str, Any]:
+    """The result as ``--json`` prints it."""
+    shared = sum(trace.shared())
+    asked = sum(request.prompt for request in trace.requests)
+    return {
+        "ok": not tally.violations,
+        "complete": tally.complete,
+        "model": setting.profile.name,
+        "requests": tally.ended,
+        "in_trace": len(trace.requests),
+        "hit_rate": _rate(tally.reused_tokens, tally.prompt_tokens),
+        "prompt_tokens": tally.prompt_tokens,
+        "reused_tokens": tally.reused_tokens,
+        "decoded_tokens": tally.decoded_tokens,
+        "unbounded_hit_rate": _rate(shared, asked),
+        "by_kind": {
+            kind: {
+                "tokens": tally.alone[kind],
+                "hit_rate": _rate(tally.alone[kind], tally.prompt_tokens),
+                "verdicts": dict(tally.verdicts.get(kind, {})),
+            }
+            for kind in setting.slots
+        },
+        "by_tier": {tier: tally.tiers[tier] for tier in TIERS},
+        "evictions": {kind: tally.evictions[kind] for kind in setting.slots},
+        "boundaries_lost": tally.boundaries_lost,
+        "packed_granules": tally.packed_granules,
+        "deferred": tally.deferred,
+        "preempted": tally.preempted,
+        "rejected": dict(Counter(one.refusal for one in tally.rejected)),
+        "rejections": [asdict(one) for one in tally.rejected],
+        "audits": tally.audits,
+        "violations": [{"text": text, "times": times} for text, times in tally.violations.items()],
+        "granule": setting.profile.granule,
+        "block": trace.block,
+        "chunk": setting.chunk,
+        "mapping": mapping(trace.block, setting.profile.granule),
+        "prefixes": trace.prefixes,
+        "ids": trace.ids,
+        "slots": dict(setting.slots),
+        "slots_bytes": real_bytes(setting.slots, setting.profile),
+        "stand_in_bytes": real_bytes(setting.slots, setting.narrow),
+        "metadata_bytes": tally.metadata_bytes,
+        "manager_seconds": round(tally.manager_seconds, 6),
+        "seconds": round(setting.seconds, 6),
+        "requests_per_second": _per_second(tally),
+        "problems": [],
+    }
+
+
+def text(trace: RequestTrace, setting: Setting, tally: Tally) -> list[str]:
+    """The result in lines for people."""
+    profile = setting.profile
+    served = f"{tally.ended:,} of {len(trace.requests):,} requests served on {profile.name}"
+    lines = [
+        f"{'well' if not tally.violations else 'WRONG'}: {served}{'' if tally.complete else ', then stopped'}",
+        f"  {mapping(trace.block, profile.granule)}{_strange(trace)}",
+        f"  slots        {_counts(setting.slots)}: {_size(real_bytes(setting.slots, profile))} of real slots, "
+        f"stand-ins of {_size(real_bytes(setting.slots, setting.narrow))}",
+        f"  hit rate     {_percent(tally.reused_tokens, tally.prompt_tokens)} of {tally.prompt_tokens:,} tokens of "
+        f"prompts; all prefixes of the trace share "
+        f"{_percent(sum(trace.shared()), sum(one.prompt for one in trace.requests))}",
+        "  each alone   " + ", ".join(
+            f"{kind} {_percent(tally.alone[kind], tally.prompt_tokens)}" for kind in setting.slots
+        ),
+        f"  from         {_counts({tier: tally.tiers[tier] for tier in TIERS})} tokens",
+        f"  evictions    {_counts({kind: tally.evictions[kind] for kind in setting.slots})}",
+    ]  # fmt: skip
+    if tally.boundaries_lost:
+        lines.append(f"  not kept     window and tail at {tally.boundaries_lost:,} boundaries: no room")
+    if tally.packed_granules:
+        lines.append(f"  packed       {tally.packed_granules:,} granules")
+    lines.append(f"  waited       {tally.deferred:,} deferred, {tally.preempted:,} preempted, {_rejected(tally)}")
+    lines += [f"    line {one.line}: {one.why}" for one in tally.rejected[:SHOWN]]
+    lines += [
+        f"  manager      {tally.manager_seconds:.2f} s: {_per_second(tally):,.0f} requests a second, "
+        f"{tally.decoded_tokens:,} tokens decoded in {tally.steps:,} steps; {_size(tally.metadata_bytes)} of metadata",
+        f"  audits       {tally.audits}, {len(tally.violations)} violations",
+    ]
+    lines += [f"    {text}{f' ({times} times)' if times > 1 else ''}" for text, times in tally.violations.items()]
+    return lines
+
+
+def _strange(trace: RequestTrace) -> str:
+    if trace.prefixes == trace.ids:
+        return ""
+    return f"; ids occur behind different ones: {trace.ids:,} ids are {trace.prefixes:,} prefixes"
+
+
+def _rejected(tally: Tally) -> str:
+    if not tally.rejected:
+        return "0 rejected"
+    reasons = Counter(one.refusal for one in tally.rejected)
+    return f"{len(tally.rejected):,} rejected ({_counts(reasons)})"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _rate(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * _rate(part, whole):.2f} %"
+
+
+def _per_second(tally: Tally) -> float:
+    return round(tally.ended / tally.manager_seconds, 1) if tally.manager_seconds else 0.0
+
+
+def _size(count: int) -> str:
+    """Bytes for people.
+
+    >>> _size(2_500_000)
+    '2.5 MB'
+    """
+    value, unit = float(count), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
