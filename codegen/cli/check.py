@@ -27,7 +27,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any
 
 from ...spec.checking.check import check_protocol, too_large, with_proofs
 from ...spec.checking.hunt import TooLargeError
-from ...spec.checking.limits import Limits, Progress
+from ...spec.checking.limits import Ending, Limits, Progress
 from ...spec.checking.proof import prove
 from ...spec.language.load import Spec, resized
 from ...spec.language.problems import Problem, as_json, closest, render_all
@@ -281,6 +281,8 @@ def _checked(spec: Spec, protocol: Protocol, settings: _Settings) -> Row:
     problem = None
     if not report.complete and not report.interrupted:
         problem = too_large(report, protocol, lambda name, value: _smaller(spec, protocol, name, value))
+        if report.why_incomplete == Ending.STATES.told(settings.limits, report.states):
+            problem = replace(problem, fix=f"raise --states or leave it out; or {problem.fix}")
     return Row(protocol, report, problem)
 
 

@@ -92,7 +92,7 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
         yield from (event_lines(machine, event) for event in machine.events if event.name == asked)
         yield from (state_lines(machine, state) for state in machine.states if state.name == asked)
         yield from (field_lines(machine, field) for field in machine.fields if field.name == asked)
-    yield from (protocol_lines(protocol) for protocol in spec.protocols if protocol.name == word)
+    yield from (protocol_lines(spec, protocol) for protocol in spec.protocols if protocol.name == word)
     yield from (profile_lines(profile) for profile in spec.profiles if profile.name == word)
     if word in ANSWERS:
         yield [f"answer {word}", *paragraph(ANSWERS[word], 2, "  ")]
@@ -184,14 +184,16 @@ def field_lines(machine: Machine, field: Field) -> list[str]:
     return [*lines, *_wrapped("guards that read it: ", read), *_wrapped("changed by: ", changed)]
 
 
-def protocol_lines(protocol: Protocol) -> list[str]:
+def protocol_lines(spec: Spec, protocol: Protocol) -> list[str]:
     """A protocol: what happens, on which slots, and the steps of each actor."""
     lines = [f"protocol '{protocol.name}': {protocol.title}", *paragraph(protocol.about, 2, "  ")]
     lines += [f"  {one.name}: {one.slots} slot{'s' if one.slots > 1 else ''} of {one.machine.name}"
               for one in protocol.instances]
     for program in protocol.programs:
         lines += _wrapped(f"{program.name}: ", [step.name for step in program.steps])
-    return [*lines, f"  drawn in diagrams/protocols/{protocol.name}.svg; written in {protocol.path}"]
+    picture = spec.root.resolve().parent / "diagrams" / "protocols" / f"{protocol.name}.svg"
+    drawn = f"drawn in diagrams/protocols/{protocol.name}.svg" if picture.is_file() else "`kvfsm draw` draws it"
+    return [*lines, f"  {drawn}; written in {protocol.path}"]
 
 
 def profile_lines(profile: ProfileSpec) -> list[str]:

@@ -2,6 +2,7 @@
 
   kvfsm validate events.jsonl                  against the shipped spec
   kvfsm validate events.jsonl --spec my_spec   against one's own, from which the runtime that recorded was generated
+  kvfsm validate events.jsonl --spec my_spec --edited   against guards that were edited since it was recorded
   kvfsm validate events.jsonl --json           {"ok", "events", "first_illegal": {"kind", "line", "text", ...} or null}
 
 A trace is what `EventTrace.write` leaves: Manager(..., trace=EventTrace()), or `kvfsm demo --trace FILE`. The first
@@ -22,19 +23,22 @@ from typing import Any
 from ...spec.checking.traces.validate import Validator, Verdict
 from ...spec.language.load import Spec
 from ...spec.language.problems import render_all
-from .lint import add_spec, loaded_spec
+from .lint import add_spec, loaded_spec, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.add_argument("events", type=Path, metavar="EVENTS", help="the trace, as EventTrace.write left it")
     add_spec(parser)
+    parser.add_argument(
+        "--edited", action="store_true", help="take a trace of machines with other guards and effects, and equal fields"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Validate, report, and say how it went: 0 a path of the model, 1 not, or a wrong spec, 2 nothing to read."""
-    loaded = loaded_spec(args.spec)
+    loaded = loaded_spec(args.spec, for_checking=args.edited)
     if loaded is None:
         return 2
     if loaded.spec is None:
@@ -42,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"ok": False, "events": 0, "first_illegal": None}))
         return 1
+    print_notes(loaded.notes)
     try:
         with open(args.events, encoding="utf-8", errors="replace") as lines:
-            verdict = Validator(loaded.spec.generated).validate(lines, _progress())
+            verdict = Validator(loaded.spec.generated, args.edited).validate(lines, _progress())
     except OSError as problem:
         print(f"kvfsm validate: '{args.events}' can't be read: {problem.strerror or problem}; give the file that "
               "EventTrace.write or `kvfsm demo --trace FILE` wrote", file=sys.stderr)
@@ -80,7 +85,8 @@ def _print(path: Path, verdict: Verdict, spec: Spec) -> None:
         print(f"{path}:{illegal.line}: {illegal.text}{where and f'{where}{call})'}")
         for line in illegal.why:
             print(f"  {line}")
-        print(f"\n{verdict.events:,} events before it are steps of the model", file=sys.stderr)
+        if verdict.pools:  # else it is no trace
+            print(f"\n{verdict.events:,} events before it are steps of the model", file=sys.stderr)
         return
     begin = f"from where {verdict.dropped:,} older ones had left off" if verdict.dropped else "from the start"
     print(f"well: {verdict.events:,} events on {verdict.pools} pools are steps of the model, {begin}")

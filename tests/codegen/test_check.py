@@ -224,7 +224,7 @@ def test_a_model_too_large_is_incomplete_and_says_what_to_lower(own: Path, capsy
     assert "INCOMPLETE" in said
     assert f"{own}/protocols/toctou.yaml:" in said
     assert "E422 'toctou' is too large to explore" in said
-    assert "fix: lower bound 'slots', now 2" in said
+    assert "fix: raise --states or leave it out; or lower bound 'slots', now 2" in said
 
 
 def test_of_many_counterexamples_the_shortest_is_told_and_the_rest_named(

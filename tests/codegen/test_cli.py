@@ -168,6 +168,15 @@ def test_draw_into_a_file_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "is a file; name a folder" in capsys.readouterr().err
 
 
+def test_explain_points_at_a_picture_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "toctou"]) == 0
+    assert "drawn in diagrams/protocols/toctou.svg; written in " in capsys.readouterr().out
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    capsys.readouterr()
+    assert main(["explain", "toctou", "--spec", str(tmp_path / "mine")]) == 0
+    assert "`kvfsm draw` draws it; written in " in capsys.readouterr().out
+
+
 def test_explain_names_the_nearest_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "quarantine"]) == 2
     assert "closest: quarantined" in capsys.readouterr().err

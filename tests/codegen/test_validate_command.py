@@ -98,7 +98,30 @@ def test_a_trace_of_another_spec_is_a_fault(good: Path, tmp_path: Path, capsys: 
     assert text != machine.read_text("utf-8")
     assert main(["validate", str(good), "--spec", str(other)]) == 1
     told = "the trace follows another 'swa_window' than this spec's: its states, guards or effects differ"
-    assert f"{good}:1: {told}" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert f"{good}:1: {told}" in said.out
+    assert "or try it against these with --edited" in said.out
+
+
+def test_a_trace_is_tried_against_edited_guards(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guard less takes the trace still, another guard does not; other fields make another trace of it."""
+    other = tmp_path / "spec"
+    shutil.copytree(SPEC, other, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    machine = other / "objects" / "swa_window.yaml"
+    text = machine.read_text("utf-8")
+    line = "      - {from: resident, when: at != boundary, refuse: position}\n"
+    assert line in text
+    machine.write_text(text.replace(line, ""), "utf-8")
+    assert main(["validate", str(good), "--spec", str(other), "--edited"]) == 0
+    assert "note: " in capsys.readouterr().err
+    machine.write_text(text.replace(line, line.replace("at != boundary", "at == boundary")), "utf-8")
+    assert main(["validate", str(good), "--spec", str(other), "--edited"]) == 1
+    assert "pin" in capsys.readouterr().out
+    machine.write_text(text.replace("boundary: 23", "boundary: 22"), "utf-8")
+    assert main(["validate", str(good), "--spec", str(other), "--edited"]) == 1
+    assert "the fields of its word differ" in capsys.readouterr().out
 
 
 def test_a_wrong_spec_is_told(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,4 +155,6 @@ def test_what_is_no_trace_is_a_fault_in_line_one(
     path = tmp_path / "events.jsonl"
     path.write_bytes(content)
     assert main(["validate", str(path)]) == 1
-    assert capsys.readouterr().out.startswith(f"{path}:1: the ")
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{path}:1: the ")
+    assert said.err == "", "there is nothing to count"

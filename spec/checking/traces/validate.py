@@ -69,7 +69,8 @@ class Verdict:
 class Validator:
     """Holds traces against some machines. What one trace taught about them is remembered for the next."""
 
-    def __init__(self, machines: Iterable[Machine]) -> None:
+    def __init__(self, machines: Iterable[Machine], edited: bool = False) -> None:
+        self.edited = edited  # whether a trace of machines with other guards and effects, and the same fields, is taken
         self.replayers = {machine.name: Replayer(machine) for machine in machines}
         self.digests = {name: machine_digest(replayer.machine) for name, replayer in self.replayers.items()}
 
@@ -185,10 +186,14 @@ class _Run:
             return ""
         machine = self.validator.replayers[pool.machine].machine
         ours = {one.name: one.bits for one in machine.fields}
-        what = "its states, guards or effects differ" if pool.fields == ours else "the fields of its word differ"
+        if pool.fields == ours and self.validator.edited:
+            return ""
+        what, more = "the fields of its word differ", ""
+        if pool.fields == ours:
+            what, more = "its states, guards or effects differ", ", or try it against these with --edited"
         return (
             f"the trace follows another '{pool.machine}' than this spec's: {what}; "
-            "give its own with --spec, or generate with `kvfsm gen` and record anew"
+            f"give its own with --spec, or generate with `kvfsm gen` and record anew{more}"
         )
 
     def _call(self, call: Call) -> None:
