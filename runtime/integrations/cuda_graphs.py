@@ -3,8 +3,8 @@
     runner = GraphRunner(manager, step, [1, 2, 4, 8], CudaGraphs())
 
 What a step launches must be capturable: no allocation outside the graph's pool, no ``.item()``, no event query, each
-kernel compiled and loaded by the first warm-up. Counts and slots come from the tables, which are on the device. A tensor
-over the manager's slots is the step's own affair: a manager whose arenas are host memory serves kernels that can read
+kernel compiled and loaded by the first warm-up. Counts and slots come from the tables, which are on the device. Tensors
+over the manager's slots are the step's own affair: a manager whose arenas are host memory serves kernels that can read
 that, such as pinned memory given as ``Manager(buffers=...)``.
 
 No GPU is among the machines that test this. Its tests run it with a torch of their own making, which holds each call to
