@@ -210,9 +210,9 @@ def _properties(machine: Machine) -> Iterable[str]:
     for item in machine.properties:
         yield f"| `{item.name}` | {item.kind} | {item.says or ''} | `{_code(render(item.that))}`{_note(item.about)} |"
     for claim in machine.leads_to:
-        fair = (
-            f", while {_words(claim.fair)} {'are' if len(claim.fair) > 1 else 'is'} not starved" if claim.fair else ""
-        )
+        kept = [f"{_words(claim.fair)} {'are' if len(claim.fair) > 1 else 'is'} not starved"] if claim.fair else []
+        kept += [f"{_words(claim.strong)} can't be possible again and again and not be taken"] if claim.strong else []
+        fair = f", while {' and '.join(kept)}" if kept else ""
         says = f"`{_code(render(claim.source))}` leads to `{_code(render(claim.target))}`{fair}{_note(claim.about)}"
         yield f"| `{claim.name}` | leads_to | {claim.says or ''} | {says} |"
 

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...spec.checking.hunt import KILLED, SAME, SURVIVES, Catch, equivalents, hunt
+from ...spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, Catch, equivalents, hunt
 from ...spec.checking.mutants import MachineFault, ProtocolFault, machine_faults, protocol_faults
 from ...spec.language.load import Spec
 from ...spec.language.model import Equivalent
 from ...spec.language.narrowing import with_faulty
 from ...spec.language.problems import Problem, closest
 from ...spec.language.protocol import Protocol, ProtocolMutant
+
+_MEANINGS = {
+    SURVIVES: "runs change, and every claim holds all the same",
+    SAME: "no run changes: what was taken away decides nothing within these bounds",
+    UNDECIDED: "too many states to look at; lower a bound with --bound",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,10 @@ def lines(mutants: Sequence[Mutant]) -> Iterable[str]:
     holes = sum(mutant.is_hole for mutant in mutants)
     excused = len(mutants) - killed - holes
     yield f"{len(mutants)} mutants: {killed} killed, {excused} equivalent, {holes} not noticed"
+    missed = {mutant.catch.outcome for mutant in mutants if mutant.is_hole}
+    yield from (f"  {outcome}: {meaning}" for outcome, meaning in _MEANINGS.items() if outcome in missed)
+    if missed & {SAME, SURVIVES}:
+        yield "  add a claim that breaks with it; or, if it is no fault, list it under 'equivalent:' with the reason"
 
 
 def data(mutant: Mutant) -> dict[str, Any]:

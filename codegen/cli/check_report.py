@@ -133,7 +133,8 @@ def details(row: Row, source_line: str | None, *, whole: bool) -> Iterable[str]:
             yield f"{where(finding)} {report.protocol}: breaks {finding.name} in {_counted(_steps(finding))}"
     for finding in report.findings:
         if finding.verdict != VIOLATED and finding.note:
-            yield f"{where(finding)} '{finding.name}' {finding.verdict}: {finding.note}"
+            said = "" if finding.verdict == HOLDS else f" {finding.verdict}"
+            yield f"{where(finding)} '{finding.name}'{said}: {finding.note}"
     if report.idle:
         more = f" and {len(report.idle) - _IDLE_MAX} more steps" if len(report.idle) > _IDLE_MAX else ""
         yield f"{report.protocol}: no run takes {', '.join(report.idle[:_IDLE_MAX])}{more}"

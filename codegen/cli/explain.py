@@ -226,8 +226,7 @@ def property_lines(spec: Spec, wanted: Callable[[str, str | None], bool]) -> Ite
                 yield f"  {machine.name}.{claim.name}: {claim.kind} {text.render(claim.that)}"
         for promise in machine.leads_to:
             if wanted(promise.name, promise.says):
-                yield (f"  {machine.name}.{promise.name}: {text.render(promise.source)} leads to "
-                       f"{text.render(promise.target)}, if fair: {', '.join(promise.fair)}")
+                yield f"  {machine.name}.{promise.name}: {text.promise_text(promise)}"
     for protocol in spec.protocols:
         for claim in protocol.properties:
             if wanted(claim.name, claim.says):

@@ -173,7 +173,8 @@ def with_proofs(report: Report, proofs: Mapping[str, Proof]) -> Report:
     if claims:
         proved = sum(proof.proved for proof in claims)
         sizes = f"for any number of {' and '.join(claims[0].sizes)}" if claims[0].sizes else "by induction"
-        notes.append(f"{proved} of {len(claims)} claims about every state are proved {sizes}")
+        widths = "at the widths that fields have here"
+        notes.append(f"{proved} of {len(claims)} claims about every state are proved {sizes}, {widths}")
     explored = {item.name for item in findings}
     for name, proof in proofs.items():
         if name not in explored and proof.obstacle is not None:
@@ -186,7 +187,10 @@ def _with_proof(finding: Finding, proof: Proof | None) -> Finding:
         return finding
     if proof.proved:
         return replace(finding, verdict=HOLDS, how=PROVED)
-    return replace(finding, note=f"not proved: {_obstacle(proof.obstacle)}" if proof.obstacle is not None else "")
+    if proof.obstacle is None:
+        return replace(finding, note="")
+    seen = "explored, " if finding.verdict == HOLDS else ""
+    return replace(finding, note=f"{seen}not proved: {_obstacle(proof.obstacle)}")
 
 
 def _obstacle(obstacle: Obstacle) -> str:

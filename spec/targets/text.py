@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..language.expressions import Bound, Choice, Count, Expr, Extreme, Member, Value
+from ..language.model import LeadsTo
 from .infix import Infix, Leaf, Operator, Printer, Text, operators, plain
 
 CHOICE, COMPARISON = 1, 6
@@ -11,6 +12,13 @@ CHOICE, COMPARISON = 1, 6
 def render(expr: Expr) -> str:
     """The expression in the spec's own language."""
     return SPEC.render(expr, _names)
+
+
+def promise_text(promise: LeadsTo) -> str:
+    """A promise with what it rests on: "a leads to b (fair: x, y; strong: z)"."""
+    kinds = (("fair", promise.fair), ("strong", promise.strong))
+    rests = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds if names)
+    return f"{render(promise.source)} leads to {render(promise.target)}{rests and f' ({rests})'}"
 
 
 def _names(leaf: Leaf) -> str:

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from kvfsm.codegen.cli import check, main
+from kvfsm.codegen.cli.check_mutants import Mutant, lines
 from kvfsm.codegen.cli.stopping import answered
 from kvfsm.spec.checking.check import Report
 from kvfsm.spec.checking.check import check_protocol as real_check
+from kvfsm.spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, Catch
 
 REPO = Path(__file__).parents[2]
 FIELDS = {
@@ -317,6 +319,20 @@ def test_mutants_are_told_with_what_killed_them(own: Path, capsys: pytest.Captur
     assert (mutants["unchecked_pin"]["killed"], mutants["unchecked_pin"]["by"]) == (True, "lease_holds")
     assert mutants["unchecked_pin"]["depth"] == 5
     assert any(name.startswith("toctou reader.") for name in mutants), "faults of steps are made as well"
+
+
+def test_a_fault_that_goes_unnoticed_says_what_to_do() -> None:
+    def made(outcome: str) -> Mutant:
+        return Mutant("p", False, Catch(f"p a.b: {outcome}", outcome, "p", None, None), None)
+
+    well = list(lines([made(KILLED)]))
+    assert well[-1] == "1 mutants: 1 killed, 0 equivalent, 0 not noticed"
+    *_, count, meaning, todo = lines([made(KILLED), made(SURVIVES)])
+    assert count.endswith("1 not noticed")
+    assert meaning == "  survives: runs change, and every claim holds all the same"
+    assert "add a claim that breaks with it" in todo and "'equivalent:' with the reason" in todo
+    said = "\n".join(lines([made(SAME), made(UNDECIDED)]))
+    assert "  without effect: no run changes" in said and "  undecided: too many states" in said
 
 
 def test_what_is_proved_is_told_as_proved(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from kvfsm.spec.language.expressions import Arithmetic, Choice, Compare, Expr, Logic, Name, Not, Number
 from kvfsm.spec.language.load import load_spec
+from kvfsm.spec.language.model import LeadsTo
 from kvfsm.spec.language.problems import Place
-from kvfsm.spec.targets.text import render
+from kvfsm.spec.targets.text import promise_text, render
 
 AT = Place("x.yaml", 1, 1)
 A, B, C = (Name(name, "field", "int", 7, AT) for name in "abc")
@@ -60,3 +61,15 @@ def test_every_guard_of_the_shipped_spec_prints_as_it_was_written() -> None:
         written = " ".join(spec.required().root.joinpath(*path.split("/")[1:]).read_text("utf-8").split())
         assert render(expression) in written or "(" in render(expression), render(expression)
     assert count > 200
+
+
+@pytest.mark.parametrize(
+    ("fair", "strong", "text"),
+    [
+        (("a", "b"), (), "p leads to q (fair: a, b)"),
+        ((), ("c",), "p leads to q (strong: c)"),
+        (("a",), ("b", "c"), "p leads to q (fair: a; strong: b, c)"),
+    ],
+)
+def test_a_promise_says_all_that_it_rests_on(fair: tuple[str, ...], strong: tuple[str, ...], text: str) -> None:
+    assert promise_text(LeadsTo("x", None, P, Q, fair, strong, "", AT)) == text

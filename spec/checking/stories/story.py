@@ -17,7 +17,7 @@ from ...language.problems import Place
 from ...language.protocol import Fire, Program, Protocol, Step, slots_in
 from ...language.trees import parts_of, rewritten
 from ...language.word import FieldOverflow, pack, unpack
-from ...targets.text import render
+from ...targets.text import promise_text, render
 from ..system import Claim, Command, Promise, State, System
 
 Path = Sequence[tuple[int, State]]  # the number of each command, and the state that it leads to
@@ -188,8 +188,7 @@ def claim_text(protocol: Protocol, name: str) -> str:
             return render(item.that)
     for promise in protocol.leads_to:
         if promise.name == name:
-            fair = f" (fair: {', '.join(promise.fair)})" if promise.fair else ""
-            return f"{render(promise.source)} leads to {render(promise.target)}{fair}"
+            return promise_text(promise)
     owner, _, inner = name.partition(".")
     for instance in protocol.instances:
         for item in instance.machine.properties:

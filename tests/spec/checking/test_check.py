@@ -157,11 +157,12 @@ def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
     findings = {finding.name: finding for finding in report.findings}
     assert (findings["lease_holds"].how, findings["pins_count_readers"].how) == ("proved", "explored")
     assert findings["pins_count_readers"].note == (
-        f"not proved: '{command.label}' would break it for reader=0 where block[0].pins = 1; "
+        f"explored, not proved: '{command.label}' would break it for reader=0 where block[0].pins = 1; "
         "if no run gets there, a lemma can say so"
     )
     assert report.notes[-2:] == (
-        "1 of 2 claims about every state are proved for any number of slots and readers",
+        "1 of 2 claims about every state are proved for any number of slots and readers, "
+        "at the widths that fields have here",
         "the lemma 'pin_holds' is not proved, and helps no other claim: it does not hold at first for reader=1",
     )
 
