@@ -19,6 +19,7 @@ import yaml
 from kvfsm.codegen.cli.check_mutants import Mutant, hunted, wrong_marks
 from kvfsm.spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, hunt
 from kvfsm.spec.checking.mutants import ProtocolFault, machine_faults, protocol_faults
+from kvfsm.spec.language.expressions import Truth
 from kvfsm.spec.language.model import Equivalent, Machine
 from kvfsm.spec.language.problems import Problem, Problems
 from kvfsm.spec.language.protocol import Protocol
@@ -165,6 +166,25 @@ def test_without_the_claim_that_noticed_it_a_fault_gets_through() -> None:
     assert (noticed.outcome, noticed.by) == (KILLED, "holds_are_kept")
     blind = without(protocol, "holds_are_kept")
     assert next(hunt([blind], [fault_of(blind, what)])).outcome == SURVIVES
+
+
+def test_a_claim_that_fails_anyway_notices_no_fault() -> None:
+    """What the fault-free protocol breaks, a state, a situation or a promise, says nothing about its faults."""
+    protocol = spec().protocol("split")
+    what = "storer.end_first: event 1 forgotten"
+    claim = next(item for item in protocol.properties if item.name == "holds_are_kept")
+    never = Truth(False, claim.at)
+    for kind in ("always", "sometimes"):
+        wrong = replace(claim, name="wrong", kind=kind, that=never)
+        blind = without(protocol, "holds_are_kept")
+        blind = replace(blind, properties=(*blind.properties, wrong))
+        assert next(hunt([blind], [fault_of(blind, what)])).outcome == SURVIVES, kind
+        seeing = replace(protocol, properties=(*protocol.properties, wrong))
+        assert next(hunt([seeing], [fault_of(seeing, what)])).by == "holds_are_kept", kind
+    (promise,) = protocol.leads_to
+    lazy = replace(protocol, leads_to=(replace(promise, fair=()),))  # nothing need ever end a hold
+    for what in dict.fromkeys(fault.name.removeprefix("split ") for fault in protocol_faults(protocol)):
+        assert next(hunt([lazy], [fault_of(lazy, what)])).by != promise.name, what
 
 
 def test_a_mark_excuses_what_goes_unnoticed_and_nothing_else() -> None:
