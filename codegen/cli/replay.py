@@ -3,6 +3,7 @@
   kvfsm replay TRACE --model deepseek_v4_flash            pools so large that nothing is evicted
   kvfsm replay TRACE --model gpt_oss --memory 80e9        as many slots as fit in so many bytes
   kvfsm replay TRACE --model tiny_llama --slots 5000 --json
+  ... --json   {"ok", "complete", "requests", "hit_rate", "by_kind", "by_tier", "evictions", "rejected", "audits", ...}
 
 A trace is JSON lines as Mooncake publishes them: {"timestamp": milliseconds, "input_length": tokens, "output_length":
 tokens, "hash_ids": [an id for each block of --block tokens; it stands for all before it, too]}. Equal ids get equal
@@ -43,6 +44,9 @@ EVENTS = 1 << 20
 
 PROBLEMS_SHOWN = 10
 
+READERS_MAX = 1000
+"""Live requests, at most: words count pins up to 1,023 and more."""
+
 
 class Misused(Exception):
     """The command was used wrongly; the message says how to use it."""
@@ -53,13 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="the requests, JSON lines")
     parser.add_argument("--model", required=True, metavar="PROFILE", help="a model profile, such as deepseek_v4_flash")
     room = parser.add_mutually_exclusive_group()
-    room.add_argument("--slots", type=_count, metavar="N", help="slots of each kind")
+    room.add_argument("--slots", type=_count, metavar="N", help="slots of each kind, as far as the trace needs them")
     room.add_argument("--memory", type=_bytes, metavar="BYTES", help="bytes of real slots, divided among the kinds")
     parser.add_argument("--cold", type=_number, default=0, metavar="N",
                         help="slots for packed KV: what has ended is packed while there are some")  # fmt: skip
     parser.add_argument("--store", type=Path, metavar="DIR", help="a local store behind the manager; it is left there")
     parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
-    parser.add_argument("--concurrency", type=_count, default=32, metavar="N", help="most live requests (32)")
+    parser.add_argument("--concurrency", type=_live, default=32, metavar="N", help="most live requests (32)")
     parser.add_argument("--block", type=_count, default=512, metavar="N", help="tokens of a block of the trace (512)")
     parser.add_argument("--chunk", type=_count, metavar="N",
                         help="tokens between boundaries where window and tail are kept (a block)")  # fmt: skip
@@ -83,6 +87,10 @@ def run(args: argparse.Namespace) -> int:
     except Misused as error:
         print(f"kvfsm replay: {error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        fix = "give fewer requests (--limit), less room (--slots, --memory) or a smaller --concurrency"
+        print(f"kvfsm replay: this machine has too little memory for the pools; {fix}", file=sys.stderr)
+        return 2
     setting = Setting(profile, narrow, slots, chunk, time.perf_counter() - begun)
     if args.json:
         print(json.dumps(as_json(trace, setting, tally)))
@@ -104,15 +112,15 @@ def _replay(
     from .replay_pools import ample, divided, stand_in
     from .replay_run import Replay, Tally
 
+    slots = ample(trace, profile, chunk, args.concurrency)  # more are of no use
     if args.slots is not None:
-        slots = dict.fromkeys(profile.kinds, args.slots)
-    elif args.memory is None:
-        slots = ample(trace, profile, chunk, args.concurrency)
-    else:
+        slots = {kind: min(args.slots, most) for kind, most in slots.items()}
+    elif args.memory is not None:
         try:
-            slots = divided(args.memory, profile, chunk, args.concurrency)
+            given = divided(args.memory, profile, chunk, args.concurrency)
         except ValueError as error:
             raise Misused(f"--memory {error}") from None
+        slots = {kind: min(given[kind], most) for kind, most in slots.items()}
     tally, narrow = Tally(), stand_in(profile)
     events = EventTrace(EVENTS) if args.trace_out is not None else None
     with ExitStack() as open_:
@@ -182,6 +190,13 @@ def _count(text: str) -> int:
     """A whole number of at least 1."""
     if (value := _number(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value}; give at least 1")
+    return value
+
+
+def _live(text: str) -> int:
+    """A number of live requests: as many as may read one slot."""
+    if (value := _count(text)) > READERS_MAX:
+        raise argparse.ArgumentTypeError(f"{value}; give at most {READERS_MAX}, the readers that a slot can count")
     return value
 
 

@@ -30,6 +30,9 @@ STEP_MS = 20.0
 
 TIERS = ("memory", "packed", "store")
 
+FOR_ROOM = ("ADMISSION", "POOL_FULL", "TOO_MANY_READERS")
+"""Refusals that a run without races may meet: too little of something. Any other is a fault."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -152,7 +155,9 @@ class Replay:
             tell(self.tally)
 
     def _refused(self, asked: Asked, refused: Refused) -> None:
-        """Later, if somebody's end can make room; never, if not."""
+        """Later, if somebody's end can make room; never, if not. Raises what has nothing to do with room."""
+        if refused.refusal.name not in FOR_ROOM:
+            raise refused
         if self._live and refused.refusal.name != "ADMISSION":
             self._order.put_back(asked)
             self._full = True
@@ -254,7 +259,9 @@ class Replay:
         self.tally.steps += 1
 
     def _preempt(self, refused: Refused) -> None:
-        """No room for the next token: the youngest gives its slots back and begins again later."""
+        """No room for the next token: the youngest gives its slots back and begins again later, from its prompt."""
+        if refused.refusal.name not in FOR_ROOM:
+            raise refused
         row = next(reversed(self._live))
         asked = self._live.pop(row).asked
         with self._timed():
@@ -264,6 +271,7 @@ class Replay:
             self._full = True
             self.tally.preempted += 1
         else:
+            self._full = False
             self.tally.rejected.append(Rejected(asked.line, refused.refusal.name, str(refused)))
 
     def _end(self, row: int) -> None:

@@ -1,0 +1,440 @@
+"""`kvfsm replay`: hit rates worked out by hand and by a plain cache without bounds, small pools, bad lines, faults."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfsm.codegen.cli import main
+from kvfsm.codegen.cli.replay_order import FirstCome
+from kvfsm.codegen.cli.replay_pools import ample, stand_in
+from kvfsm.codegen.cli.replay_report import mapping
+from kvfsm.codegen.cli.replay_run import Replay, tiers_of
+from kvfsm.codegen.cli.replay_trace import Asked, RequestTrace, read_trace
+from kvfsm.runtime.answers import Answer, AnswerKind, Claim, Plan
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.requests import RequestTable
+
+SLICE = Path(__file__).parents[1] / "data" / "mooncake_slice.jsonl"
+
+Row = tuple[float, int, int, list[int]]
+
+
+def line(at: float, prompt: int, answer: int, ids: Sequence[int]) -> str:
+    fields = {"timestamp": at, "input_length": prompt, "output_length": answer, "hash_ids": list(ids)}
+    return json.dumps(fields)
+
+
+def written(path: Path, rows: Sequence[Row]) -> str:
+    file = path / "trace.jsonl"
+    file.write_text("".join(f"{line(*row)}\n" for row in rows), "utf-8")
+    return str(file)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["replay", *arguments, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+# ---- hit rates -------------------------------------------------------------------------------------------------------
+
+BY_HAND: list[Row] = [  # blocks of 32 tokens on granules of 16
+    (0, 80, 3, [1, 2, 3]),  # nothing is there
+    (1, 96, 40, [1, 2, 4]),  # 64 tokens are those of the first
+    (2, 64, 0, [1, 2]),  # all are there, and the last token is computed: 48
+    (3, 20, 1, [1]),  # a whole granule of 20: 16
+    (4, 40, 1, [5, 6]),  # nothing
+    (5000, 96, 1, [1, 2, 3]),  # 80 of 96: nobody had the rest of block 3
+]
+
+
+def test_hit_rates_are_those_worked_out_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND)
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32")
+    assert (found["ok"], found["complete"], found["requests"], found["violations"]) == (True, True, 6, [])
+    assert found["prompt_tokens"] == 80 + 96 + 64 + 20 + 40 + 96
+    assert found["reused_tokens"] == 64 + 48 + 16 + 80
+    assert found["hit_rate"] == round(208 / 396, 6)
+    assert found["by_tier"] == {"memory": 208, "packed": 0, "store": 0}
+    assert found["by_kind"]["compressed_kv"]["tokens"] == 208
+    assert found["by_kind"]["compressed_kv"]["verdicts"] == {"MISS": 2, "HIT": 4}
+    assert found["unbounded_hit_rate"] == round((64 + 64 + 20 + 80) / 396, 6)  # to the token
+    assert found["decoded_tokens"] == 3 + 40 + 0 + 1 + 1 + 1
+    assert found["evictions"] == {"compressed_kv": 0} and found["rejected"] == {}
+
+
+def test_windows_and_tails_hit_where_they_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [  # blocks of 64 tokens on granules of 32: kept at 64, 128 and a prompt's last boundary
+        (0, 160, 2, [1, 2, 3]),
+        (0, 128, 2, [1, 4]),  # 64
+        (0, 192, 2, [1, 2, 5]),  # 128
+        (0, 150, 2, [1, 2, 3]),  # 128
+        (0, 64, 2, [1]),  # KV of 32 is there, but no window at 32
+    ])  # fmt: skip
+    found = said(capsys, trace, "--model", "tiny-deepseek-v4", "--block", "64")
+    assert found["reused_tokens"] == 64 + 128 + 128
+    assert {kind: one["tokens"] for kind, one in found["by_kind"].items()} == {
+        "compressed_kv": 352, "indexer_state": 352, "uncompressed_tail": 320, "swa_window": 320,
+    }  # fmt: skip
+    assert found["chunk"] == 64 and found["mapping"] == "each block of 64 tokens is cut into 2 granules of 32"
+    finer = said(capsys, trace, "--model", "tiny-deepseek-v4", "--block", "64", "--chunk", "32")
+    assert finer["reused_tokens"] == 64 + 128 + 128 + 32
+
+
+def without_bounds(rows: Sequence[dict[str, Any]], granule: int, kept_every: int | None) -> int:
+    """Reused tokens of a cache that never evicts; windows are kept every so many tokens, None: there are none."""
+    filled: dict[int, int] = {}  # tokens of each block that somebody had
+    kept: set[tuple[int, int]] = set()
+    reused = 0
+    for row in rows:
+        ids, length = row["hash_ids"], row["input_length"]
+        shared = 0
+        for place, name in enumerate(ids):
+            here = min(512, length - 512 * place)
+            shared += min(here, filled.get(name, 0))
+            if filled.get(name, 0) < 512:
+                break
+        most = min(shared, length - 1) // granule
+        if kept_every is not None:
+            while most and (most, ids[(most * granule - 1) // 512]) not in kept:
+                most -= 1
+            last = length // granule
+            ends = {*range(0, last + 1, kept_every // granule), last} - {0}
+            kept |= {(end, ids[(end * granule - 1) // 512]) for end in ends}
+        reused += most * granule
+        for place, name in enumerate(ids):
+            filled[name] = max(filled.get(name, 0), min(512, length - 512 * place))
+    return reused
+
+
+@pytest.mark.parametrize(
+    ("model", "kept_every", "limit"),
+    [("llama", None, 250), ("deepseek_v32", None, 250), ("deepseek_v4_flash", 512, 120)],
+)
+def test_ample_pools_reuse_what_a_cache_without_bounds_does(
+    model: str, kept_every: int | None, limit: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(text) for text in SLICE.read_text("utf-8").splitlines()][:limit]
+    found = said(capsys, str(SLICE), "--model", model, "--limit", str(limit))
+    assert found["reused_tokens"] == without_bounds(rows, PROFILES[model].granule, kept_every) > 0
+    assert sum(found["evictions"].values()) == 0 and found["boundaries_lost"] == 0
+
+
+def test_windows_in_blocks_hit_wherever_the_chain_does(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(text) for text in SLICE.read_text("utf-8").splitlines()][:60]
+    found = said(capsys, str(SLICE), "--model", "gpt_oss", "--limit", "60")
+    assert found["reused_tokens"] == without_bounds(rows, 16, None)
+    assert sum(found["evictions"].values()) == 0 and found["boundaries_lost"] == 0
+
+
+def test_live_requests_beside_each_other_change_no_hit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND)
+    rates = {
+        said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--concurrency", str(count))["hit_rate"]
+        for count in (1, 2, 8)
+    }
+    assert rates == {round(208 / 396, 6)}
+
+
+# ---- the slice -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["deepseek_v4_flash", "tiny_gemma3"])
+def test_the_slice_replays_under_pressure_and_its_events_are_steps_of_the_model(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = {"deepseek_v4_flash": "400", "tiny_gemma3": "9000"}[model]
+    events = str(tmp_path / "events.jsonl")
+    arguments = [str(SLICE), "--model", model, "--slots", room, "--limit", "30", "--audit", "3", "--trace-out", events]
+    found = said(capsys, *arguments)
+    assert found["ok"] and found["complete"] and found["audits"] >= 10
+    assert found["requests"] + len(found["rejections"]) == 30
+    assert all(found["evictions"].values())
+    assert main(["validate", events]) == 0
+
+
+def test_less_memory_means_fewer_hits(capsys: pytest.CaptureFixture[str]) -> None:
+    rates = []
+    for memory in ("5e9", "20e9", "80e9"):
+        found = said(capsys, str(SLICE), "--model", "deepseek_v4_flash", "--limit", "40", "--memory", memory)
+        assert found["ok"] and found["slots_bytes"] <= float(memory)
+        rates.append(found["hit_rate"])
+    assert rates == sorted(set(rates))
+
+
+# ---- tiers -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_store_kept_is_a_hit_after_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, store = written(tmp_path, BY_HAND[:1] + BY_HAND[4:5]), str(tmp_path / "store")
+    arguments = [trace, "--model", "tiny_llama", "--block", "32", "--store", store, "--slots", "20"]
+    events = str(tmp_path / "events.jsonl")
+    assert said(capsys, *arguments)["by_tier"] == {"memory": 0, "packed": 0, "store": 0}
+    again = said(capsys, *arguments, "--trace-out", events)
+    assert again["by_tier"] == {"memory": 0, "packed": 0, "store": 64 + 32}  # all but the last granule
+    assert again["ok"] and main(["validate", events]) == 0
+    assert main(["store", "fsck", store]) == 0
+
+
+def test_what_has_ended_is_packed_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 80, 1, [1, 2, 3]), (9999, 80, 1, [1, 2, 3])])
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--cold", "10")
+    assert found["by_tier"] == {"memory": 0, "packed": 64, "store": 0}
+    assert found["ok"] and found["packed_granules"] >= 5
+
+
+def answer_of(now: int, plan: Plan | None) -> Answer:
+    return Answer(AnswerKind.HIT_PENDING, 0, now, True, None, None, "", "", plan=plan)
+
+
+def test_a_granule_counts_where_its_slowest_object_lay() -> None:
+    import numpy as np
+
+    def plan(wanted: dict[str, list[int]], expand: range) -> Plan:
+        return Plan(Claim([], b"", ()), 6, {kind: np.array(places) for kind, places in wanted.items()}, expand, 99)
+
+    assert tiers_of(answer_of(32, None), 32, 16) == (32, 0, 0)
+    assert tiers_of(answer_of(32, plan({}, range(2, 5))), 80, 16) == (32, 48, 0)
+    both = plan({"compressed_kv": [4, 5], "indexer_state": [3, 4, 5]}, range(2, 4))
+    assert tiers_of(answer_of(32, both), 96, 16) == (32, 16, 48)
+    assert tiers_of(answer_of(32, plan({"swa_window": [6]}, range(0))), 96, 16) == (32, 0, 64)
+    assert tiers_of(answer_of(32, both), 32, 16) == (32, 0, 0)  # it could not be loaded
+
+
+# ---- too little room -------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_far_too_small_rejects_by_name_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND)
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "4")
+    assert found["ok"] and found["complete"]
+    assert found["requests"] == 3 and found["rejected"] == {"ADMISSION": 3}  # lines 3, 4 and 5 fit in 64 tokens
+    first = found["rejections"][0]
+    assert first["line"] == 1
+    assert first["why"] == "ADMISSION at pool: 5 slots of compressed_kv, and the pool has 4"
+    assert main(["replay", trace, "--model", "tiny_llama", "--block", "32", "--slots", "4"]) == 0
+    assert "3 rejected (ADMISSION 3)" in capsys.readouterr().out
+
+
+def test_more_room_than_a_trace_needs_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND)
+    sizes = [
+        said(capsys, trace, "--model", "tiny_deepseek_v4", "--block", "32", *room)["slots"]
+        for room in ([], ["--slots", "1000000000"], ["--memory", "1e15"])
+    ]
+    assert sizes[0] == sizes[1] == sizes[2] and max(sizes[0].values()) < 100
+
+
+def test_who_finds_no_room_waits_for_somebodys_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 60, 2, [1, 2]), (0, 60, 2, [3, 4]), (0, 10, 2, [5])])
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "5")
+    assert (found["requests"], found["deferred"], found["preempted"]) == (3, 1, 0)
+
+
+def test_the_youngest_gives_way_when_a_token_finds_no_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 30, 40, [1]), (0, 30, 40, [2])])
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "5")
+    assert (found["requests"], found["preempted"], found["rejected"]) == (2, 1, {})
+    assert found["reused_tokens"] == 0  # what it had published itself is no hit
+    assert found["decoded_tokens"] == 80
+
+
+def test_who_outgrows_the_pool_alone_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 30, 40, [1]), (0, 30, 90, [2]), (0, 30, 1, [3])])
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "5")
+    assert (found["requests"], found["rejected"]) == (2, {"POOL_FULL": 1})
+    assert found["rejections"][0]["line"] == 2 and found["complete"]
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_manager_that_forgets_to_unpin_is_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Manager, "_unpin", lambda self, receipt: None)
+    arguments = [str(SLICE), "--model", "llama", "--limit", "20", "--audit", "5"]
+    found = said(capsys, *arguments, code=1)
+    assert found["ok"] is False and found["violations"][0]["text"].startswith("S3: ")
+    assert main(["replay", *arguments]) == 1
+    assert capsys.readouterr().out.startswith("WRONG: ")
+
+
+def test_bytes_that_change_under_a_reader_are_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish = RequestTable.publish
+
+    def spoil(self: RequestTable, row: int, *given: Any, **named: Any) -> int:
+        shared = publish(self, row, *given, **named)
+        slot = self.table("compressed_kv", [row])[0, 0]
+        self._manager.core.pools["compressed_kv"].arena.bytes[slot, 0] ^= 1
+        return shared
+
+    monkeypatch.setattr(RequestTable, "publish", spoil)
+    found = said(capsys, written(tmp_path, BY_HAND[:2]), "--model", "tiny_llama", "--block", "32", code=1)
+    assert found["violations"][0]["text"].startswith("S5: slot ")
+
+
+def test_a_refusal_that_is_not_for_room_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish = RequestTable.publish
+
+    def forget(self: RequestTable, row: int, *given: Any, **named: Any) -> int:
+        self._epoch[row] -= 1
+        return publish(self, row, *given, **named)
+
+    monkeypatch.setattr(RequestTable, "publish", forget)
+    found = said(capsys, written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", code=1)
+    assert "EPOCH" in found["violations"][0]["text"] and found["complete"] is False
+
+
+def test_ctrl_c_reports_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = Replay._begin
+
+    def interrupted(self: Replay, asked: Asked) -> None:
+        begin(self, asked)
+        if asked.line == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Replay, "_begin", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    found = said(capsys, written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", code=130)
+    assert (found["ok"], found["complete"], found["prompt_tokens"], found["reused_tokens"]) == (True, False, 176, 64)
+    assert found["audits"] == 1 and signal.getsignal(signal.SIGINT) is before
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+GOOD = line(10, 600, 1, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        ("hello", "this is no JSON: ", "give one object a line, such as {"),
+        ("[1]", "this is a list and no object", "give one object a line"),
+        (GOOD.replace("input_length", "input_lenght"), "'input_length' is missing", "rename 'input_lenght'"),
+        ('{"timestamp": 1}', "'input_length' is missing", "add it, as in {"),
+        (line(10, 0, 1, []), "'input_length' is 0", "give tokens of the prompt, 1 to "),
+        (line(10, 600, -1, [1, 2]), "'output_length' is -1", "give tokens of the answer"),
+        (GOOD.replace("600", "600.5"), "'input_length' is 600.5", "give tokens of the prompt"),
+        (GOOD.replace("600", "true"), "'input_length' is true", "give tokens of the prompt"),
+        (GOOD.replace("10,", "NaN,"), "'timestamp' is NaN", "give milliseconds"),
+        (GOOD.replace("[1, 2]", "[1, null]"), "'hash_ids' is [1, null]", "an id for each block"),
+        (line(10, 600, 1, [1]), "600 tokens in blocks of 512 are 2 blocks, and 'hash_ids' has 1",
+         "--block; 600 would fit this line"),
+        (line(10, 600, 1, [1, 2, 3]), "600 tokens in blocks of 512 are 2 blocks, and 'hash_ids' has 3",
+         "--block; 200 to 299 would fit this line"),
+        (line(9, 600, 1, [1, 2]), "'timestamp' is 9, after 10", "sort the lines by their timestamps"),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_told_with_its_place_and_a_fix(
+    text: str, message: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(f"{GOOD}\n\n{text}\n", "utf-8")
+    assert main(["replay", str(file), "--model", "tiny_llama", "--json"]) == 1
+    out, err = capsys.readouterr()
+    first, second = err.splitlines()
+    assert first.startswith(f"{file}:3: {message}")
+    assert second.startswith("  fix: ") and fix in second
+    found = json.loads(out)
+    assert found["ok"] is False and [problem["line"] for problem in found["problems"]] == [3]
+
+
+def test_many_wrong_lines_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("x\n" * 13, "utf-8")
+    assert main(["replay", str(file), "--model", "tiny_llama"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "and 3 more"
+
+
+def test_an_empty_trace_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    assert main(["replay", str(tmp_path / "empty.jsonl"), "--model", "tiny_llama"]) == 1
+    assert "the trace holds no request" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["{trace}", "--model", "lama"], "there is no profile 'lama'; --model takes "),
+        (["{folder}/none", "--model", "llama"], "can't be read"),
+        (["{folder}", "--model", "llama"], "can't be read"),
+        (["{trace}", "--model", "llama", "--slots", "0"], "give at least 1"),
+        (["{trace}", "--model", "llama", "--slots", "9", "--memory", "9"], "not allowed with"),
+        (["{trace}", "--model", "llama", "--memory", "1e6"], "one request and 512 tokens of a prefix take "),
+        (["{trace}", "--model", "llama", "--memory", "lots"], "no number of bytes"),
+        (["{trace}", "--model", "llama", "--concurrency", "5000"], "give at most 1000"),
+        (["{trace}", "--model", "llama", "--chunk", "100"], "not a multiple of the granule 16; give 112"),
+        (["{trace}", "--model", "llama", "--store", "{trace}"], "give another --store DIR"),
+        (["{trace}", "--model", "llama", "--trace-out", "{folder}/a/b"], "give another --trace-out FILE"),
+    ],
+)
+def test_wrong_use_is_2(given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(f"{GOOD}\n", "utf-8")
+    assert main(["replay", *(text.format(trace=trace, folder=tmp_path) for text in given)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and told in err
+
+
+# ---- what a trace means ----------------------------------------------------------------------------------------------
+
+
+def read(*rows: Row, block: int = 32) -> RequestTrace:
+    return read_trace("trace", [line(*row) for row in rows], block)
+
+
+def test_prompts_agree_as_far_as_their_ids_do() -> None:
+    trace = read((0, 80, 1, [7, 8, 9]), (0, 80, 1, [7, 8, 5]))
+    first, second = (trace.tokens(asked).tolist() for asked in trace.requests)
+    assert len(first) == len(second) == 80
+    assert first[:64] == second[:64] and not set(first[64:]) & set(second[64:])
+    answers = {*trace.answer(trace.requests[0]).tolist(), *trace.answer(trace.requests[1]).tolist()}
+    assert len(answers) == 2 and not answers & {*first, *second}
+    assert trace.shared() == [0, 64]
+
+
+def test_an_id_behind_others_is_another_prefix() -> None:
+    trace = read((0, 64, 0, [1, 2]), (0, 64, 0, [3, 2]))
+    assert (trace.ids, trace.prefixes, trace.shared()) == (3, 4, [0, 0])
+
+
+def test_a_granule_longer_than_a_block_joins_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 40, 0, [1, 2, 3, 4, 5]), (0, 33, 0, [1, 2, 3, 6, 7]), (0, 40, 0, [1, 2, 3, 4, 8])])
+    found = said(capsys, trace, "--model", "tiny_llama", "--block", "8")
+    assert found["mapping"].startswith("2 blocks of 8 tokens are joined to a granule of 16")
+    assert found["reused_tokens"] == 16 + 32
+    assert "straddle" in mapping(24, 16)
+
+
+def test_the_stand_in_decides_as_the_profile_does() -> None:
+    for name in PROFILES:
+        profile, narrow = PROFILES[name], stand_in(PROFILES[name])
+        assert (narrow.groups, narrow.granule, narrow.window_slots) == (
+            profile.groups, profile.granule, profile.window_slots)  # fmt: skip
+        assert narrow.kinds == profile.kinds and narrow.identity != profile.identity
+        assert all(narrow.layouts[kind].slot_bytes <= 2048 for kind in narrow.kinds)
+        assert ample(read((0, 80, 1, [7, 8, 9])), profile, 512, 4).keys() == set(profile.kinds)
+
+
+def test_first_come_is_first_served_and_keeps_its_turn() -> None:
+    order, (one, two) = FirstCome(), read((0, 8, 1, [1]), (0, 8, 1, [2])).requests
+    order.came(one)
+    order.came(two)
+    assert order.next() is one
+    order.put_back(one)
+    assert [order.next(), order.next()] == [one, two] and not len(order)
