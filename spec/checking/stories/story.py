@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ...language.expressions import BOOL, INT, Choice, Expr, Logic, Name, Number, Remote
 from ...language.interpreter import Outcome, evaluate, step
@@ -128,7 +129,8 @@ class Break:
 class Story:
     """A path from the initial state. With ``loop``, turns from that number on repeat for ever; the end itself if none.
 
-    ``stutters``: the last state stays as it is for ever, as nobody who would have to move can.
+    ``stutters``: the last state stays as it is for ever, as nobody who would have to move can; ``stuck`` says why, for
+    each step that must not be starved: "reader 0 done", "unpin kv[1] is refused as illegal: free does not take unpin".
     """
 
     protocol: str
@@ -139,6 +141,7 @@ class Story:
     waiting: tuple[tuple[str, str], ...]  # at the end, each copy and its next step
     loop: int | None = None
     stutters: bool = False
+    stuck: tuple[tuple[str, str], ...] = ()
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -178,7 +181,8 @@ def tell(
     how = teller.broken(broken, before, binding) if broken is not None else None
     waiting = tuple(teller.waiting(before))
     windows = _windows(protocol, turns, how)
-    return Story(system.name, system.bounds, tuple(turns), windows, how, waiting, loop, stutters)
+    stuck = tuple(teller.stuck(broken.name, before)) if broken is not None and stutters else ()
+    return Story(system.name, system.bounds, tuple(turns), windows, how, waiting, loop, stutters, stuck)
 
 
 def claim_text(protocol: Protocol, name: str) -> str:
@@ -210,7 +214,7 @@ class _Teller:
         program = self.protocol.program(command.actor)
         item = program.step(command.step)
         here = _Here(self.system, before, command.actor, command.copy, dict(command.choices))
-        attempts = tuple(self._attempts(command, item, here))
+        attempts = tuple(self._attempts(item.fire[: len(command.fired)], here))
         fired = {attempt.target for attempt in attempts}
         return Turn(
             number=number,
@@ -250,12 +254,39 @@ class _Teller:
             for copy in range(program.count):
                 yield f"{program.name} {copy}", self._next(program, copy, state)
 
+    def stuck(self, promise: str, state: State) -> Iterable[tuple[str, str]]:
+        """For each step that a promise calls fair, and each copy: why it is not taken in a state."""
+        said = next(item for item in self.protocol.leads_to if item.name == promise)
+        for name in dict.fromkeys((*said.fair, *said.strong)):
+            actor, _, word = name.partition(".")
+            program = self.protocol.program(actor)
+            for copy in range(program.count):
+                at = self._next(program, copy, state)
+                why = f"it is at {at}" if at != word else "; ".join(self._hindrances(program, copy, state))
+                if why:
+                    yield f"{actor} {copy} {word}", why
+
+    def _hindrances(self, program: Program, copy: int, state: State) -> Iterable[str]:
+        """What keeps a copy from its next step, whatever it chooses; each said once."""
+        item = program.step(self._next(program, copy, state))
+        said: dict[str, None] = {}
+        for values in product(*(range(pick.high + 1) for pick in item.choose)):
+            picked = dict(zip((pick.local for pick in item.choose), values, strict=True))
+            here = _Here(self.system, state, program.name, copy, picked)
+            if item.when is not None and not here.number(item.when):
+                said[f"it waits until {render(item.when)}"] = None
+                continue
+            for attempt in self._attempts(item.fire, here):
+                if attempt.refusal is not None:
+                    said[f"{attempt.event} {attempt.target} is refused as {attempt.refusal}: {attempt.why}"] = None
+        return said
+
     # Events.
 
-    def _attempts(self, command: Command, item: Step, here: _Here) -> Iterable[Attempt]:
-        """The events that the command fired, up to the first one that was refused."""
+    def _attempts(self, fires: Sequence[Fire], here: _Here) -> Iterable[Attempt]:
+        """Events fired one after the other, up to the first one that is refused."""
         words: dict[str, int] = {}
-        for fire in item.fire[: len(command.fired)]:
+        for fire in fires:
             slot = here.number(fire.slot)
             machine = self.protocol.instance(fire.instance).machine
             target = f"{fire.instance}[{slot}]"

@@ -18,6 +18,7 @@ def as_data(story: Story) -> dict[str, Any]:
         "waiting": dict(story.waiting),
         "loop": story.loop,
         "stutters": story.stutters,
+        "stuck": dict(story.stuck),
     }
 
 

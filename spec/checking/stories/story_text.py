@@ -21,7 +21,10 @@ def text(story: Story) -> str:
         lines += _turn(story, turn)
     if story.broken is not None:
         lines += ["", *break_lines(story.broken)]
-    if story.broken is not None and (story.stutters or story.broken.kind == "deadlock"):
+    if story.stuck:
+        lines.append("no step that must not be starved can be taken:")
+        lines += [line for who, why in story.stuck for line in _wrapped(f"{who}: {why}", "  ")]
+    elif story.broken is not None and (story.stutters or story.broken.kind == "deadlock"):
         waits = ", ".join(f"{who} at {step}" for who, step in story.waiting)
         lines += _wrapped(f"nobody who could change this moves: {waits}", "  ")
     return "\n".join(line.rstrip() for line in lines)

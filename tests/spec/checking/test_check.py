@@ -12,6 +12,7 @@ from kvfsm.spec.checking.check import Report, check_protocol, too_large, with_pr
 from kvfsm.spec.checking.exploration import HOLDS, UNKNOWN, VIOLATED
 from kvfsm.spec.checking.limits import Limits
 from kvfsm.spec.checking.proof import Obstacle, Proof
+from kvfsm.spec.checking.stories.story_text import text
 from kvfsm.spec.language.expressions import Truth
 from kvfsm.spec.language.load import resized
 from kvfsm.spec.language.protocol import Protocol
@@ -143,6 +144,19 @@ def test_an_interrupt_among_promises_keeps_what_the_search_found(monkeypatch: py
     assert report.interrupted and not report.ok
     verdicts = {finding.name: finding.verdict for finding in report.findings}
     assert (verdicts["lease_holds"], verdicts["reading_ends"]) == (HOLDS, UNKNOWN)
+
+
+def test_a_promise_that_fails_says_why_its_fair_steps_are_not_taken() -> None:
+    """The block goes under its reader, so that nobody takes the lease back; who may stop at will is not listed."""
+    report = check_protocol(mutated(spec().protocol("evict"), "evict_ignores_leases"))
+    story = next(item.trace for item in report.findings if item.name == "leases_end")
+    assert story is not None and story.stutters
+    assert dict(story.stuck) == {
+        "reader 0 release": "unpin kv[0] is refused as illegal: free does not take unpin",
+        "reader 1 release": "it is at match",
+    }
+    assert "\n  reader 0 release: unpin kv[0] is refused as illegal: free does not take unpin\n" in text(story)
+    assert "evictor 0 at" not in text(story)
 
 
 def test_a_proof_counts_for_every_size_and_an_obstacle_is_told() -> None:
