@@ -1,7 +1,7 @@
 """Every small fault that a spec could have, made one at a time.
 
-Guards are left out or weakened, assignments and releases forgotten, atomic steps split. Faults that a file declares are
-made too. Forgetting to write a local that nothing reads before it is written again is no fault.
+Guards are left out or weakened, assignments (of branches too) and releases forgotten, atomic steps split. Faults that a
+file declares are made too. Forgetting to write a local that nothing reads before it is written again is no fault.
 A fault that no property notices is a hole in the properties, or the part that it takes away does nothing. Finding out
 which is ``hunt.py``.
 """
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..language.expressions import Arithmetic, Expr, Logic, Name
-from ..language.model import Case, Event, Machine
+from ..language.model import Assignment, Case, Event, Machine
 from ..language.narrowing import may_narrow, narrowed_event, with_faulty
-from ..language.protocol import Instance, Program, Protocol, Step
+from ..language.protocol import Branch, Instance, Program, Protocol, Step
 from .dead import dead_steps
 from .grounding import ground
 
@@ -97,13 +97,12 @@ def protocol_faults(protocol: Protocol) -> Iterator[ProtocolFault]:
     for program in protocol.programs:
         for step in program.steps:
             where = f"{protocol.name} {program.name}.{step.name}"
-            for what, steps in _step_faults(protocol, program, step):
+            for what, steps, forgets in _step_faults(protocol, program, step):
                 programs = tuple(
                     replace(item, steps=steps) if item.name == program.name else item for item in protocol.programs
                 )
                 faulty = replace(protocol, programs=programs)
-                local = what.removesuffix(" forgotten")
-                if not any(item.field == local for item in step.do) or not _means_nothing(faulty, program, step, local):
+                if forgets is None or not _means_nothing(protocol, faulty, f"{program.name}[0]", *forgets):
                     yield ProtocolFault(f"{where}: {what}", faulty)
 
 
@@ -119,35 +118,45 @@ def _gives_back(event: Event) -> bool:
     )
 
 
-def _means_nothing(protocol: Protocol, program: Program, step: Step, local: str) -> bool:
-    """Whether the value of a local is never looked at after a step that forgot to assign it."""
-    system = ground(protocol)
-    name = f"{program.name}[0].{local}"
-    return name not in system.place or step.then in dead_steps(system, system.cell(name))
+def _means_nothing(protocol: Protocol, faulty: Protocol, copy: str, local: str, then: int) -> bool:
+    """Whether the value of a local that was not assigned is never looked at from the step ``then`` on.
+
+    Where nothing else assigns it, the faulty system is without it, and the right one tells.
+    """
+    name, system = f"{copy}.{local}", ground(faulty)
+    if name not in system.place:
+        system = ground(protocol)
+    return name not in system.place or then in dead_steps(system, system.cell(name))
 
 
-def _step_faults(protocol: Protocol, program: Program, step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
+_Fault = tuple[str, tuple[Step, ...], tuple[str, int] | None]  # name, the steps with it, the local forgotten and `then`
+
+
+def _step_faults(protocol: Protocol, program: Program, step: Step) -> Iterator[_Fault]:
     def changed(new: Step, *more: Step) -> tuple[Step, ...]:
         return (*(new if item is step else item for item in program.steps), *more)
 
     if step.when is not None:
-        yield "guard dropped", changed(replace(step, when=None, otherwise=None))
+        yield "guard dropped", changed(replace(step, when=None, otherwise=None)), None
         for what, guard in _looser(step.when, ("and",)):
-            yield what, changed(replace(step, when=guard))
+            yield what, changed(replace(step, when=guard)), None
     for number, fire in enumerate(step.fire, start=1):
         if _gives_back(protocol.instance(fire.instance).machine.event(fire.event)):
             rest = tuple(other for other in step.fire if other is not fire)
-            yield f"event {number} forgotten", changed(replace(step, fire=rest))
-    for item in step.do:
-        yield (
-            f"{item.field} forgotten",
-            changed(replace(step, do=tuple(other for other in step.do if other is not item))),
-        )
+            yield f"event {number} forgotten", changed(replace(step, fire=rest)), None
+    for done in step.do:
+        yield f"{done.field} forgotten", changed(replace(step, do=_without(step.do, done))), (done.field, step.then)
+    if step.refused is not None:
+        for item, branch in _forgetful(step.refused):
+            yield f"{item} forgotten in refused", changed(replace(step, refused=branch)), (item, branch.then)
+    if step.otherwise is not None:
+        for item, branch in _forgetful(step.otherwise):
+            yield f"{item} forgotten in otherwise", changed(replace(step, otherwise=branch)), (item, branch.then)
     after = len(program.steps)  # the code of a step that is added
     if step.when is not None and step.fire:
         first = replace(step, fire=(), do=(), refused=None, then=after)
         second = replace(step, name=f"{step.name}_then", code=after, choose=(), when=None, otherwise=None)
-        yield "check split from use", changed(first, second)
+        yield "check split from use", changed(first, second), None
     for number in range(1, len(step.fire)):
         first = replace(step, fire=step.fire[:number], do=(), then=after)
         second = replace(
@@ -159,4 +168,14 @@ def _step_faults(protocol: Protocol, program: Program, step: Step) -> Iterator[t
             otherwise=None,
             fire=step.fire[number:],
         )
-        yield f"split after event {number}", changed(first, second)
+        yield f"split after event {number}", changed(first, second), None
+
+
+def _forgetful(branch: Branch) -> Iterator[tuple[str, Branch]]:
+    """A branch without each of its assignments, and what it forgets."""
+    for item in branch.do:
+        yield item.field, replace(branch, do=_without(branch.do, item))
+
+
+def _without(done: tuple[Assignment, ...], item: Assignment) -> tuple[Assignment, ...]:
+    return tuple(other for other in done if other is not item)

@@ -22,6 +22,7 @@ from .dead import dead_steps
 from .grounding import ground
 from .symmetry import SlotClass, slots_alike
 
+COPIES = 2  # of an actor: one that moves, and one that a claim speaks of
 Reread = Callable[[Mapping[str, int]], Protocol | None]  # the same protocol with other bounds; None: not with these
 
 
@@ -57,7 +58,7 @@ def growths_of(protocol: Protocol, reread: Reread, left_out: frozenset[str] = fr
             needed = each.slots_named(free, frozenset(actor for other in raised for actor in other.actors))
             size, alike = _slots(each, needed, literals, apart, reread) or (None, ())
         if size is not None:
-            size = max(size, 2 if each.actors else 1)
+            size = max(size, COPIES if each.actors else 1)
             if reread({each.bound: size}) is not None:
                 found.append(Growth(each.bound, each.actors, size, alike, refused))
     while found and reread(sizes_of(found)[-1]) is None:  # each can be read, and all of them at once cannot
@@ -196,9 +197,9 @@ class _Raised:
             cells = {cell.field: cell for cell in system.cells if cell.owner == program.name and cell.field in grown}
             copies = program.count
             if program.name in free | self.actors:
-                copies = 2
+                copies = COPIES
             elif program.name in growing:
-                copies = max(2, copies)
+                copies = max(COPIES, copies)
             named += copies * len(cells)
             # What is chosen needs a slot beside the one that the local names still, unless that is of no account.
             dead = {local: dead_steps(system, cell) for local, cell in cells.items()}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import pytest
 import yaml
 
 from kvfsm.codegen.cli.check_mutants import Mutant, hunted, wrong_marks
-from kvfsm.spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, hunt
+from kvfsm.spec.checking import folding
+from kvfsm.spec.checking.exploration import Exploration
+from kvfsm.spec.checking.explore import explore
+from kvfsm.spec.checking.hunt import KILLED, SAME, SURVIVES, UNDECIDED, _Right, hunt
 from kvfsm.spec.checking.mutants import ProtocolFault, machine_faults, protocol_faults
 from kvfsm.spec.language.expressions import Truth
 from kvfsm.spec.language.model import Equivalent, Machine
@@ -26,7 +30,9 @@ from kvfsm.spec.language.protocol import Protocol
 from kvfsm.spec.language.reader import read_machine
 from kvfsm.spec.language.rules import check_protocol_machine
 
+from .hand_made import cell, is_, system
 from .shipped import spec
+from .written import required, reread
 
 SMALL = ("resume", "settle", "split", "toctou")
 
@@ -199,6 +205,43 @@ def test_a_mark_excuses_what_goes_unnoticed_and_nothing_else() -> None:
     assert [is_hole(named, each) for each in (KILLED, SAME, SURVIVES, UNDECIDED)] == [False, True, True, True]
     bare = replace(mutant, equivalent=None)
     assert [is_hole(bare, each) for each in (KILLED, SAME, SURVIVES, UNDECIDED)] == [False, True, True, True]
+
+
+def test_states_of_the_same_words_in_other_rows_are_other_states() -> None:
+    """Two cells of a word each take the values 0, 1 and 2 in both systems, and together other ones."""
+    one, two = (cell(name, (1 << 40) - 1) for name in ("one", "two"))
+
+    def reached(*rows: tuple[int, int]) -> Exploration:
+        moves = {}
+        for before, after in pairwise(rows):
+            guard = [is_(each, value) for each, value in zip((one, two), before, strict=True)]
+            moves[f"to{after}"] = (guard, {"one": folding.number(after[0]), "two": folding.number(after[1])})
+        return explore(system([one, two], moves), engine="numpy")
+
+    right = _Right(reached((0, 0), (1, 2), (2, 1)))
+    assert right.found.words.shape == (3, 2)
+    assert not right.reaches_the_same(reached((0, 0), (1, 1), (2, 2)))
+    assert right.reaches_the_same(reached((0, 0), (2, 1), (1, 2)))
+
+
+def test_an_assignment_of_a_branch_is_forgotten_and_noticed(tmp_path: Path) -> None:
+    """Of a protocol whose reader knows, where a pin was refused, that it came late."""
+    text = (spec().root / "protocols" / "toctou.yaml").read_text(encoding="utf-8")
+    text = text[text.index("protocol: toctou") :]
+    for old, new in (
+        ("seen: {like: block.epoch}}", "seen: {like: block.epoch}, late: bool}"),
+        ("do: {slot: 0, seen: 0}\n  allocator", "do: {slot: 0, seen: 0}\n        then: match\n  allocator"),
+        ("refused: {then: match, do: {slot: 0, seen: 0}}", "refused: {then: told, do: {late: true}}"),
+        ("  allocator:\n", "      told: {do: {slot: 0, seen: 0, late: false}}\n  allocator:\n"),
+        ("always:\n", 'always:\n  refused_is_late: {that: "reader.at == told implies reader.late"}\n'),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    protocol = required(reread(tmp_path, text))
+    (fault,) = (each for each in protocol_faults(protocol) if "late forgotten in" in each.name)
+    assert fault.name == "toctou reader.pin: late forgotten in refused"
+    catch = next(hunt([protocol], [fault]))
+    assert (catch.outcome, catch.by) == (KILLED, "refused_is_late")
 
 
 # All of it.
