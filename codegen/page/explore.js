@@ -204,7 +204,10 @@ function foreignTo(before, now, step) {
   const {waits, attempts} = tried(before, step.actor, step.copy, picked);
   if (waits) return `as written, the step waits until ${stepOf(before, step.actor, step.copy).says}`;
   const last = attempts[attempts.length - 1];
-  return last && last.refusal ? `as written, ${refusalText(last)}` : "as written, the step leads to another state";
+  if (last && last.refusal) return `as written, ${refusalText(last)}`;
+  const [nearest] = next.map(([, to]) => changesOf(to, now)).sort((one, other) => one.length - other.length);
+  const differs = (nearest ?? []).slice(0, 3).map(({cell, before: ours, after: told}) => `${cell} is ${ours} after it, not ${told}`);
+  return differs.length ? `as written, ${differs.join(", ")}` : "as written, the step can't be taken here";
 }
 
 function numberOf(step, name) {
@@ -370,6 +373,8 @@ function changedNow(cell) {
   return run.cursor > 0 && run.turns[run.cursor - 1].changes.some((change) => change.cell === cell);
 }
 
+const LARGE = new Set(); // instances whose picture is shown as large as it is drawn
+
 function instanceCard(instance, state) {
   const drawing = document.querySelector(`#diagrams [data-machine="${instance.machine}"] svg`);
   const rows = Array.from({length: instance.slots}, (_, slot) => {
@@ -385,7 +390,10 @@ function instanceCard(instance, state) {
   return h("article", {class: "instance", "data-instance": instance.name},
     h("h3", {}, instance.name, h("small", {}, `${instance.machine} · ${instance.title}`)),
     ...rows,
-    drawing ? h("div", {class: "diagram"}, drawing.cloneNode(true))
+    drawing ? h("div", {class: `diagram${LARGE.has(instance.name) ? " large" : ""}`, title: "click: as large as it is drawn, and back",
+      onclick: ({currentTarget}) => {
+        if (currentTarget.classList.toggle("large")) LARGE.add(instance.name); else LARGE.delete(instance.name);
+      }}, drawing.cloneNode(true))
       : h("p", {class: "pills"}, ...instance.states.map(([name, kind]) => h("span", {class: `pill state ${kind}`, "data-state": name}, name))));
 }
 

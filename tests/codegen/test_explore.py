@@ -159,6 +159,24 @@ def test_a_counterexample_is_loaded_from_what_check_printed(page: Page, evict: P
     assert page.value(f"loadText({json.dumps(json.dumps(other))})") == "those are runs of read; this page is of evict"
 
 
+def test_a_step_that_ends_elsewhere_says_in_what(page: Page, evict: Path, late_pin: Story) -> None:
+    """The first step of a story is told to leave another state than it does."""
+    page.open(evict)
+    told = as_data(late_pin)
+    change = next(change for change in told["steps"][0]["changes"] if change["cell"].endswith(".generation"))
+    change["value"] += 1
+    assert page.value(f"loadText({json.dumps(json.dumps(told))})") is None
+    assert page.value("run.turns[0].foreign") == f"as written, {change['cell']} is 1 after it, not 2"
+
+
+def test_a_picture_grows_with_a_click_and_stays_so(page: Page, evict: Path) -> None:
+    page.open(evict)
+    for large in (True, False):
+        page.value("document.querySelector('.diagram').click()")
+        page.value("render()")
+        assert page.value("document.querySelector('.diagram').classList.contains('large')") is large
+
+
 def test_windows_are_those_of_the_story(page: Page, evict: Path, late_pin: Story) -> None:
     page.open(evict)
     assert page.value(f"loadText({json.dumps(json.dumps(as_data(late_pin)))})") is None
