@@ -206,23 +206,31 @@ class Replay:
 
     def _keep_boundaries(self, keys: Keys, reused: int, tokens: int, tags: Tags) -> None:
         """Fills of the boundary kinds at the ends of chunks that were computed; where there is no room, none."""
-        stop, begin = tokens // self.manager.profile.granule, reused
-        exact = tokens % self.manager.profile.granule == 0
+        profile = self.manager.profile
+        stop, begin = tokens // profile.granule, reused
+        if profile.window_block is not None and begin < stop and self._keep(keys, begin, stop, tags):
+            return  # windows in blocks are good at every boundary
         while begin < stop:
             end = min(stop, (begin // self._chunk + 1) * self._chunk)
-            if end == stop and exact and self.manager.profile.window_block is None:
+            if end == stop and tokens % profile.granule == 0 and profile.window_block is None:
                 return  # published with the row
-            try:
-                with self._timed():
-                    fill = self.manager.reserve(keys, begin, end, kinds=self._trailing)
-            except Refused:
-                self.tally.boundaries_lost += 1
-            else:
-                for kind, slots in fill.slots.items():
-                    self._tagger.write(kind, slots, fill.places[kind], tags)
-                with self._timed():
-                    self.manager.publish(fill)
+            self.tally.boundaries_lost += not self._keep(keys, begin, end, tags)
             begin = end
+
+    def _keep(self, keys: Keys, begin: int, end: int, tags: Tags) -> bool:
+        """One such fill; False where there is no room for it."""
+        try:
+            with self._timed():
+                fill = self.manager.reserve(keys, begin, end, kinds=self._trailing)
+        except Refused as refused:
+            if refused.refusal.name not in FOR_ROOM:
+                raise
+            return False
+        for kind, slots in fill.slots.items():
+            self._tagger.write(kind, slots, fill.places[kind], tags)
+        with self._timed():
+            self.manager.publish(fill)
+        return True
 
     def _count(self, asked: Asked, first: Answer, answer: Answer) -> None:
         """What the request could reuse, once a request."""
