@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -398,6 +400,48 @@ def test_the_life_of_graphs_and_memory_is_in_the_trace(validator: Validator) -> 
     assert taken["graph_pool", "launch"] == taken["graph_pool", "retire"] == 5
     assert (taken["captured_graph", "begin"], taken["captured_graph", "drop"]) == (3, 1)
     assert taken["captured_graph", "replay"] == 3 and taken["graph_pool", "sleep"] == 1
+
+
+def test_memory_never_moves_under_a_replay_of_another_thread() -> None:
+    manager, stop, moved = make("tiny_llama", 8), threading.Event(), []
+    seen: Counter[str] = Counter()
+
+    def kernel(table: Any, arena: Any) -> None:
+        for _ in range(20):
+            assert manager.core.pools["compressed_kv"].arena.base == arena.ctypes.data
+        arena[table[:, 0]] = 1
+        seen["launched"] += 1
+
+    def step(launch: Launch, inputs: Inputs) -> None:
+        launch(kernel, inputs.tables["compressed_kv"], manager.core.pools["compressed_kv"].arena.bytes)
+
+    def mover() -> None:
+        while not stop.is_set():
+            try:
+                moved.append(manager.reallocate(void=True))
+            except Refused as refused:
+                assert refused.refusal.name == "PINNED"
+                seen["PINNED"] += 1
+
+    runner = GraphRunner(manager, step, [2])
+    thread = threading.Thread(target=mover)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for _ in range(150):
+            runner.capture(2)
+            try:
+                runner.replay([])
+            except Refused as refused:
+                seen[refused.refusal.name] += 1
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
+    print(seen)
+    assert set(seen) <= {"launched", "PINNED", "EPOCH"} and seen["launched"] >= 150 and moved == sorted(moved)
+    assert manager.audit().ok and not manager.memory.running
 
 
 # ---- any order ------------------------------------------------------------------------------------------------------
