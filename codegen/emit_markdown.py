@@ -44,6 +44,7 @@ def index(spec: Spec) -> str:
     for machine in spec.machines:
         name = f"[{machine.name}]({machine.name}.md)"
         counts = f"{len(machine.states)} | {len(machine.events)}"
+        assert machine.hit is not None  # an object has one
         lines.append(f"| {name} | {_cell(machine.title)} | `{machine.hit.value}` | {counts} |")
     if spec.safeguards:
         lines += ["", "What guards them, and no prefix asks for:", ""]
@@ -75,7 +76,7 @@ def page(machine: Machine, spec: Spec) -> str:
         f"<!-- {header(source_of(machine))} -->",
         f"# {machine.title}",
         "",
-        f"Machine `{machine.name}`.{_hit(machine, spec)}",
+        f"Machine `{machine.name}`.{_hit(machine)}",
         "",
         *_paragraph(machine.about),
         "",
@@ -121,9 +122,9 @@ def page(machine: Machine, spec: Spec) -> str:
     return "\n".join([*lines, ""])
 
 
-def _hit(machine: Machine, spec: Spec) -> str:
-    """How a prefix hit asks an object; nobody asks a safeguard."""
-    return f" Hit policy `{machine.hit.value}`: {_HIT[machine.hit]}." if machine in spec.machines else ""
+def _hit(machine: Machine) -> str:
+    """How a prefix hit asks an object; none asks a safeguard."""
+    return "" if machine.hit is None else f" Hit policy `{machine.hit.value}`: {_HIT[machine.hit]}."
 
 
 def _word(machine: Machine) -> Iterable[str]:

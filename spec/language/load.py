@@ -107,7 +107,11 @@ def load_spec(
         return Loaded(spec, problems.sorted(), problems.sources, aside.sorted() if for_checking else ())
 
     def read(paths: Sequence[Path], folder: str) -> tuple[Machine, ...]:
-        found = (read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems, aside) for path in paths)
+        of_object = folder == "objects"
+        found = (
+            read_machine(path, f"{shown}/{folder}/{path.name}", vocabulary, problems, aside, of_object=of_object)
+            for path in paths
+        )
         return tuple(machine for machine in found if machine is not None)
 
     machines, guards = read(paths, "objects"), read(guard_paths, SAFEGUARDS)

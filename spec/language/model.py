@@ -234,7 +234,7 @@ class Machine:
     name: str
     title: str
     about: str
-    hit: HitPolicy
+    hit: HitPolicy | None  # None: no prefix hit asks it
     fields: tuple[Field, ...]  # the first is ``state``
     meta: tuple[Meta, ...]
     states: tuple[State, ...]

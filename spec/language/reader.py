@@ -83,7 +83,13 @@ def read_vocabulary(path: Path, shown: str, problems: Problems) -> Vocabulary | 
 
 
 def read_machine(
-    path: Path, shown: str, vocabulary: Vocabulary | None, problems: Problems, faults: Problems | None = None
+    path: Path,
+    shown: str,
+    vocabulary: Vocabulary | None,
+    problems: Problems,
+    faults: Problems | None = None,
+    *,
+    of_object: bool = True,
 ) -> Machine | None:
     """One machine; None when the file holds a mistake.
 
@@ -93,13 +99,15 @@ def read_machine(
         vocabulary: whose actors and refusals may be used; without one they are not looked up.
         problems: where mistakes are noted.
         faults: where those in ``mutants:`` and ``equivalent:`` are, in place of ``problems``; the machine lacks these.
+        of_object: whether prefix hits ask it, so that it must say how; others may not.
 
     """
     before = len(problems)
     root = read_yaml(path, shown, problems)
     if root is None:
         return None
-    machine = _Machine(shown, vocabulary, problems, problems if faults is None else faults).read(root, path.stem)
+    reader = _Machine(shown, vocabulary, problems, problems if faults is None else faults, of_object)
+    machine = reader.read(root, path.stem)
     return machine if len(problems) == before else None
 
 
@@ -120,11 +128,14 @@ def _bits(count: int) -> str:
 class _Machine:
     """Reads one file from top to bottom; what was read so far is what later parts may name."""
 
-    def __init__(self, shown: str, vocabulary: Vocabulary | None, problems: Problems, faults: Problems) -> None:
+    def __init__(
+        self, shown: str, vocabulary: Vocabulary | None, problems: Problems, faults: Problems, of_object: bool
+    ) -> None:
         self.shown = shown
         self.vocabulary = vocabulary
         self.problems = problems
         self.faults = faults
+        self.of_object = of_object
 
     def read(self, root: Node, stem: str) -> Machine | None:
         problems = self.problems
@@ -132,13 +143,15 @@ class _Machine:
             root,
             "a machine",
             problems,
-            required=("machine", "title", "about", "hit", "word", "states", "events"),
+            required=("machine", "title", "about", *(["hit"] if self.of_object else []), "word", "states", "events"),
             optional=("meta", "eviction", "always", "sometimes", "leads_to", "mutants", "equivalent"),
         )
         name = self._machine_name(keys.get("machine"), stem)
         title = text_of(keys.get("title"), "the title", problems) or ""
         about = text_of(keys.get("about"), "the sentence about the machine", problems) or ""
         hit = choice_of(keys.get("hit"), "the hit policy", problems, [policy.value for policy in HitPolicy])
+        if hit is None and self.of_object:
+            name = None
         self.taken: dict[str, Place] = {}
         self.broken: set[str] = set()  # names of fields, meta fields and events whose declaration is wrong
         self.states = self._states(keys.get("states"))
@@ -160,13 +173,13 @@ class _Machine:
         )
         leads_to = self._leads_to(keys.get("leads_to"))
         mutants = self._mutants(keys.get("mutants"))
-        if name is None or hit is None:
+        if name is None:
             return None
         return Machine(
             name=name,
             title=title,
             about=about,
-            hit=HitPolicy(hit),
+            hit=None if hit is None else HitPolicy(hit),
             fields=self.fields,
             meta=self.meta,
             states=self.states,

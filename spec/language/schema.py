@@ -101,7 +101,7 @@ def machine_schema(vocabulary: Vocabulary) -> _Schema:
         **_properties(),
         "mutants": _named(_mutant({"event": _TEXT}, ("event",))),
     }
-    return _object(keys, ("machine", "title", "about", "hit", "word", "states", "events"))
+    return _object(keys, ("machine", "title", "about", "word", "states", "events"))
 
 
 def protocol_schema(vocabulary: Vocabulary, machines: Sequence[str]) -> _Schema:

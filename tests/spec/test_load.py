@@ -110,14 +110,26 @@ def test_a_machine_of_protocols_keeps_the_rules_of_all_machines(with_block: Path
 def test_a_machine_of_protocols_may_leave_s2_to_its_protocols(with_block: Path) -> None:
     """The same machine as an object must say that free slots have no pins."""
     assert load_spec(with_block).problems == ()
-    (with_block / "protocols" / "machines" / "block.yaml").rename(with_block / "objects" / "block.yaml")
+    block = (with_block / "protocols" / "machines" / "block.yaml").rename(with_block / "objects" / "block.yaml")
+    block.write_text(block.read_text("utf-8").replace("\nword:", "\nhit: all_pages\nword:"), "utf-8")
     assert [problem.code for problem in load_spec(with_block).problems] == ["E322"]
+
+
+def test_only_objects_say_how_a_prefix_hit_asks_them(with_block: Path) -> None:
+    block = with_block / "protocols" / "machines" / "block.yaml"
+    text = block.read_text("utf-8")
+    block.write_text(text.replace("\nword:", "\nhit: all_pages\nword:"), "utf-8")
+    (problem,) = load_spec(with_block).problems
+    assert (problem.code, problem.text) == ("E112", "a machine has no key 'hit'")
+    block.rename(with_block / "objects" / "block.yaml").write_text(text, "utf-8")
+    assert "E113" in [problem.code for problem in load_spec(with_block).problems]
 
 
 def test_a_machine_of_protocols_is_not_named_as_an_object(folder: Path) -> None:
     machines = folder / "protocols" / "machines"
     machines.mkdir(parents=True)
-    shutil.copy(folder / "objects" / "page.yaml", machines)
+    page = (folder / "objects" / "page.yaml").read_text("utf-8").replace("hit: all_pages\n", "")
+    (machines / "page.yaml").write_text(page, "utf-8")
     (problem,) = load_spec(folder).problems
     assert (problem.code, problem.place.file.endswith("protocols/machines/page.yaml")) == ("E419", True)
     assert "objects/page.yaml" in problem.text

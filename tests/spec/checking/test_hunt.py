@@ -89,7 +89,7 @@ def problems_of(path: Path, machine: dict[str, Any]) -> list[Problem]:
     """What is wrong with a machine; it is written to the path."""
     path.write_text(yaml.safe_dump(machine, sort_keys=False), encoding="utf-8")
     problems = Problems()
-    found = read_machine(path, path.name, spec().vocabulary, problems)
+    found = read_machine(path, path.name, spec().vocabulary, problems, of_object="hit" in machine)
     if found is not None:
         check_protocol_machine(found, (), problems)
     return problems.found
