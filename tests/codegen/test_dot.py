@@ -30,7 +30,9 @@ def test_every_state_stands_once_and_the_first_once_more_at_the_end(spec: Spec) 
         text = state_diagram(machine)
         for state in machine.states:
             assert len(re.findall(rf"^  {state.name} \[", text, re.MULTILINE)) == 1
-        assert len(re.findall(rf"^  {machine.states[0].name}_Again \[", text, re.MULTILINE)) == 1
+        first = machine.states[0].name
+        comes_back = any(arrow.target == first for arrow in arrows(machine))
+        assert len(re.findall(rf"^  {first}_Again \[", text, re.MULTILINE)) == comes_back
 
 
 def test_arrows_are_exactly_the_moves_that_the_cases_make(spec: Spec) -> None:
