@@ -209,21 +209,15 @@ class Core:
         self.sweep(kind)
         if pool.free >= count:
             return
+        leaves = self.leaf_first.get(kind)
+        if leaves is not None and leaves.suffice(count - pool.free):
+            return
         evictable = len(pool.eligible(np.arange(pool.hot)))
-        if pool.free + evictable >= count and kind in self.leaf_first and self._may_block(kind):
-            evictable = self.leaf_first[kind].reachable()
+        if pool.free + evictable >= count and leaves is not None:
+            evictable = leaves.reachable()
         if pool.free + evictable < count:
             what = f"{count} slots of {kind}: {pool.free} free, {evictable} evictable, of {pool.hot}"
             raise Refused(Reason.POOL_FULL, "pool", what)
-
-    def _may_block(self, kind: str) -> bool:
-        """Whether a slot of a chain may be protected while those before it are not.
-
-        Leases pin chains from the start, but transfers hold single slots, and what is pinned may have been replaced.
-        """
-        table, every = self.pools[kind].table, np.arange(len(self.pools[kind]))
-        compressing = self.pools[kind].in_state(every, "compressing").any()
-        return bool(len(self.orphans[kind]) or compressing or table.fields("holds", every).any())
 
     def evict(self, kind: str, count: int) -> int:
         """Evict up to ``count`` slots of a kind by its spec's rules; returns how many went."""

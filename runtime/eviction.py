@@ -100,6 +100,19 @@ class LeafFirst:
             self.index.prune(segment)
         return done
 
+    def suffice(self, count: int) -> bool:
+        """Whether leaves alone have ``count`` evictable slots with bytes at their ends. Cost: the leaves looked at."""
+        kind, found = self.kind, 0
+        for _, _, segment in self._heap:
+            live = segment.live[kind]
+            if live and not segment.live_kids[kind]:
+                tail = segment.slots[kind][max(0, live - count) : live].astype(np.intp)
+                run = self._evictable_run(tail)
+                found += int((tail[len(tail) - run :] < self.pool.hot).sum())
+                if found >= count:
+                    return True
+        return False
+
     def reachable(self) -> int:
         """Slots with bytes in the arena that ``evict`` could take now: nothing behind them is held. Cost: the tree."""
         kind, count = self.kind, 0
