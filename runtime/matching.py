@@ -87,17 +87,12 @@ class Matcher:
     ) -> Answer:
         """See ``Manager.match_shared``."""
         manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
-        if draft < 0 or (at_most is not None and at_most < 0):
-            raise ValueError(f"draft={draft}, at_most={at_most}; give numbers of tokens, 0 or more")
+        cap, skip = self._limits(requests, draft, at_most)
         for request in requests:
             keys = request.keys
             if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):
                 what = f"keys of {keys.identity!r} at granule {keys.granule}"
                 return self._refused(Reason.IDENTITY, WHOLE_BLOCK, what)
-        limits = [min(whole_block(request.length(), granule), len(request.chain()[0])) for request in requests]
-        cap = min(limits, default=0)
-        if at_most is not None:
-            cap = min(cap, at_most // granule)
         with manager.lock:
             layers.count(WHOLE_BLOCK, bool(cap))
             if not cap:
@@ -108,7 +103,6 @@ class Matcher:
             layers.count(KERNEL_ABI, wrong is None)
             if wrong is not None:
                 return self._refused(Reason.LAYOUT, KERNEL_ABI, wrong)
-            skip = -(-draft // granule)
             found = [self._look(request, cap) for request in requests]
             now = self._joint(found, cap, skip)
             layers.count(INTERSECTION, now == cap - skip)
@@ -131,7 +125,7 @@ class Matcher:
     def boundaries(self, request: Request, draft: int, at_most: int | None) -> npt.NDArray[np.int64]:
         """See ``Manager.boundaries``."""
         core = self._manager.core
-        cap, skip = self._limits(request, draft, at_most)
+        cap, skip = self._readable(request, draft, at_most)
         with self._manager.lock:
             one = self._look(request, cap)
             most = max(0, min((cap, *one.ready.values())) - skip)
@@ -142,20 +136,26 @@ class Matcher:
 
     def loadable(self, request: Request, draft: int, at_most: int | None) -> npt.NDArray[np.int64]:
         """See ``Manager.loadable``."""
-        cap, skip = self._limits(request, draft, at_most)
+        cap, skip = self._readable(request, draft, at_most)
         with self._manager.lock:
             one = self._look(request, cap)
         return np.flatnonzero(self._loadable(request, one, max(0, cap - skip), 0)[0])
 
-    def _limits(self, request: Request, draft: int, at_most: int | None) -> tuple[int, int]:
-        """The most granules that a request may reuse, 0 where the arenas are misaligned; and the draft's share."""
+    def _readable(self, request: Request, draft: int, at_most: int | None) -> tuple[int, int]:
+        """The limits of one request; 0 granules where the arenas are misaligned."""
+        cap, skip = self._limits((request,), draft, at_most)
+        return (cap if self._misaligned is None else 0), skip
+
+    def _limits(self, requests: tuple[Request, ...], draft: int, at_most: int | None) -> tuple[int, int]:
+        """The most granules that all of some requests may reuse, and the draft's share."""
         if draft < 0 or (at_most is not None and at_most < 0):
             raise ValueError(f"draft={draft}, at_most={at_most}; give numbers of tokens, 0 or more")
         granule = self._manager.profile.granule
-        cap = min(whole_block(request.length(), granule), len(request.chain()[0]))
+        limits = [min(whole_block(request.length(), granule), len(request.chain()[0])) for request in requests]
+        cap = min(limits, default=0)
         if at_most is not None:
             cap = min(cap, at_most // granule)
-        return (cap if self._misaligned is None else 0), -(-draft // granule)
+        return cap, -(-draft // granule)
 
     def boundary_sets(self, spot: Spot) -> list[BoundarySet]:
         """The boundaries that can be read at once, a set a kind. The caller holds the lock."""

@@ -175,11 +175,9 @@ class Queues:
 
     def move(self, request: int, queue: Queue, *, cost: float, now: float, holds: bool) -> None:
         """Let a request wait elsewhere, or here for its next turn; its last one was granted."""
-        line = self._lines[self._where.pop(request)]
-        moved = line.waiting.pop(request)
-        line.now = max(line.now, moved.start)
-        self._forget(line)
-        self.put(request, queue, cost=cost, now=now, owner=moved.owner, holds=holds)
+        owner = self._lines[self._where[request]].waiting[request].owner
+        self.granted(request)
+        self.put(request, queue, cost=cost, now=now, owner=owner, holds=holds)
 
     def granted(self, request: int) -> None:
         """A request's turn was granted, and it waits for nothing any more."""
