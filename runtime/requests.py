@@ -17,6 +17,7 @@ it raises goes to the caller, with nothing changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,11 @@ class RequestTable:
         pools, rows = self._manager.core.pools, len(self.active)
         self._tables = {kind: np.zeros((rows, len(pools[kind])), np.int32) for kind in self._kinds}
 
+    @property
+    def idle(self) -> int:
+        """Rows that hold no request."""
+        return len(self.active) - int(np.count_nonzero(self.active))
+
     # ---- life of a request ----------------------------------------------------------------------------------------
 
     def admit(self, tokens: int, *, lease: Lease | None = None, owner: str = "") -> int:
@@ -95,39 +101,72 @@ class RequestTable:
         Raises:
             Refused: ADMISSION without a free row, POOL_FULL without slots, LEASE for a lease that isn't held here.
         """
-        manager, granule = self._manager, self._granule
-        with manager.lock:
-            reused = 0 if lease is None else lease.length // granule
-            if tokens < 1 or (lease is not None and tokens < lease.length):
-                raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
-            manager.unpark()
-            epoch = manager.epoch if lease is None else manager.receipt_of(lease).epoch
-            idle = np.flatnonzero(~self.active)
-            if not len(idle):
-                raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
-            row, blocks = int(idle[0]), -(-tokens // granule)
-            counts = dict.fromkeys(self._kinds, blocks - reused)
-            if self._has_tail:
-                counts["uncompressed_tail"] = 1
-            if self._window is not None:
-                counts["swa_window"] = self._window.slots_at(tokens)
-            slots = manager.take(counts, "take")
-            self.active[row], self.owners[row] = True, owner
-            self.tokens[row], self._blocks[row], self._shared[row] = tokens, blocks, reused
-            self._prefilled[row] = tokens
-            self._lossy[row] = lease is not None and not lease.exact
-            self._epoch[row] = epoch
-            self._until[row] = self.stride - tokens % self.stride
-            for kind in self._kinds:
-                self._tables[kind][row, reused:blocks] = slots[kind]
-            self._begin_blocks(row, slots, reused, tokens)
-            if self._has_tail:
-                self._begin_tail(row, int(slots["uncompressed_tail"][0]), tokens)
-            if self._window is not None:
-                self._begin_window(row, slots["swa_window"], tokens)
-            if lease is not None:
-                self._take_over(row, lease)
-            return row
+        with self._manager.lock:
+            self._check_prompt(tokens, lease)
+            self._manager.unpark()
+            self._check_place(lease)
+            reused = 0 if lease is None else lease.length // self._granule
+            slots = self._manager.take(self.need(tokens, reused), "take")
+            return self.place(tokens, slots, lease=lease, owner=owner)
+
+    def need(self, tokens: int, reused: int) -> dict[str, int]:
+        """Slots by kind that a row of ``tokens`` tokens takes when the first ``reused`` granules are leased.
+
+        >>> from kvfsm.kernels.reference import NumpyBackend
+        >>> from kvfsm.runtime.generated.models import PROFILES
+        >>> from kvfsm.runtime.manager import Manager
+        >>> profile = PROFILES["tiny_deepseek_v4"]
+        >>> manager = Manager(profile, dict.fromkeys(profile.kinds, 8), NumpyBackend())
+        >>> manager.requests.need(100, 2)
+        {'compressed_kv': 2, 'indexer_state': 2, 'uncompressed_tail': 1, 'swa_window': 1}
+        """
+        counts = dict.fromkeys(self._kinds, -(-tokens // self._granule) - reused)
+        if self._has_tail:
+            counts["uncompressed_tail"] = 1
+        if self._window is not None:
+            counts["swa_window"] = self._window.slots_at(tokens)
+        return counts
+
+    def place(
+        self, tokens: int, slots: Mapping[str, npt.NDArray[Any]], *, lease: Lease | None = None, owner: str = ""
+    ) -> int:
+        """``admit`` with slots that the caller took before (event ``take``). The caller holds the manager's lock.
+
+        Args:
+            tokens: length of the prompt, at least 1.
+            slots: by kind, as many as ``need`` says; they are the row's afterwards.
+            lease: as for ``admit``.
+            owner: who asks.
+
+        Raises:
+            Refused: ADMISSION without a free row, LEASE for a lease that isn't held here; the slots are still the
+                caller's.
+            ValueError: too few or too many slots, or none of a kind.
+        """
+        granule = self._granule
+        self._check_prompt(tokens, lease)
+        epoch = self._check_place(lease)
+        reused = 0 if lease is None else lease.length // granule
+        need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
+        if given != need:
+            raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
+        row, blocks = int(np.argmin(self.active)), -(-tokens // granule)
+        self.active[row], self.owners[row] = True, owner
+        self.tokens[row], self._blocks[row], self._shared[row] = tokens, blocks, reused
+        self._prefilled[row] = tokens
+        self._lossy[row] = lease is not None and not lease.exact
+        self._epoch[row] = epoch
+        self._until[row] = self.stride - tokens % self.stride
+        for kind in self._kinds:
+            self._tables[kind][row, reused:blocks] = slots[kind]
+        self._begin_blocks(row, slots, reused, tokens)
+        if self._has_tail:
+            self._begin_tail(row, int(slots["uncompressed_tail"][0]), tokens)
+        if self._window is not None:
+            self._begin_window(row, slots["swa_window"].astype(np.intp), tokens)
+        if lease is not None:
+            self._take_over(row, lease)
+        return row
 
     def step(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
         """One decoded token for each of some rows (unique). Only rows at a stride touch the pools.
@@ -316,17 +355,28 @@ class RequestTable:
 
     # ---- under the lock: admission --------------------------------------------------------------------------------
 
-    def _begin_blocks(self, row: int, slots: dict[str, Rows], reused: int, tokens: int) -> None:
+    def _check_prompt(self, tokens: int, lease: Lease | None) -> None:
+        if tokens < 1 or (lease is not None and tokens < lease.length):
+            raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
+
+    def _check_place(self, lease: Lease | None) -> int:
+        """The epoch of what the row goes on from; raises Refused for a lease that isn't held here, or without a row."""
+        epoch = self._manager.epoch if lease is None else self._manager.receipt_of(lease).epoch
+        if not self.idle:
+            raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
+        return epoch
+
+    def _begin_blocks(self, row: int, slots: Mapping[str, npt.NDArray[Any]], reused: int, tokens: int) -> None:
         """The prompt's entries come in one batch a block; keys of the indexer follow."""
         pools = self._manager.core.pools
         if "compressed_kv" in slots:
-            held = slots["compressed_kv"]
+            held = slots["compressed_kv"].astype(np.intp)
             begun = held[: max(0, -(-(tokens - tokens % self.stride) // self._granule) - reused)]
             for _ in range(PREFILL_VERSION if len(begun) else 0):
                 kv = pools["compressed_kv"]
                 kv.must("emit", begun, "requests", expected=kv.generations(begun))
             if "indexer_state" in slots and len(begun):
-                keys = slots["indexer_state"][: len(begun)]
+                keys = slots["indexer_state"][: len(begun)].astype(np.intp)
                 pool = pools["indexer_state"]
                 pool.must("index", keys, "requests", expected=pool.generations(keys), to_version=PREFILL_VERSION)
 
