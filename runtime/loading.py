@@ -1,14 +1,15 @@
-"""Loads: a ticket reserves slots, bytes arrive in them layer by layer, and all of it becomes readable at once or none.
+"""Loads: slots are reserved, bytes arrive in them layer by layer, and all of it becomes readable at once or none.
 
-Packed granules of the same plan are expanded under the same ticket. A ticket ends once: done, failed, or aborted;
-after an abort its slots stay quarantined until the transfer is known to have stopped.
+Packed granules of the same plan are expanded under the same ticket. What the caller holds of a load is in
+``ticket.py``.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,105 +20,15 @@ from .errors import Refused
 from .generated import Refusal
 from .kinds import Given
 from .stores.store import ObjectId
+from .ticket import Batch, Numbers, Slots, Ticket
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-Slots = npt.NDArray[np.intp]
-Numbers = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Slots of one kind that one ticket fills. ``begin`` and ``done`` are the events that open and close it."""
-
-    kind: str
-    places: Numbers
-    slots: Slots
-    generations: Numbers
-    versions: Numbers
-    lossy: npt.NDArray[np.bool_]
-    begin: str
-    done: str
-    packed: list[bytes] = field(default_factory=list)  # what an expansion reads
-    landed: int = 0
-
-
-@dataclass(slots=True)
-class Ticket:
-    """An open load. Its methods are called by whoever moves the bytes; each is atomic.
-
-    ``state`` is "open", then "done", "failed", "aborted", and after an abort "quiesced".
-    """
-
-    loader: Loader
-    ticket_id: int
-    owner: str
-    epoch: int
-    plan: Plan
-    batches: list[_Batch]
-    held: Slots  # packed slots that the expansion reads
-    state: str = "open"
-    held_generations: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
-    missing: Mapping[str, npt.ArrayLike] | None = None  # what the store could not give, where that is known
-
-    def slots(self, kind: str) -> Slots:
-        """Destination slots of the store's objects of a kind, in the order of the plan's places."""
-        found = [batch.slots for batch in self.batches if batch.kind == kind and batch.begin == "load_begin"]
-        return np.concatenate(found) if found else np.empty(0, np.intp)
-
-    def all_slots(self, kind: str) -> Slots:
-        """All slots of a kind that are known to this ticket alone."""
-        found = [batch.slots for batch in self.batches if batch.kind == kind]
-        return np.concatenate(found) if found else np.empty(0, np.intp)
-
-    def land(self, kind: str) -> int:
-        """One more layer of a kind has arrived in all its slots; returns the layers that are there."""
-        return self.loader.land(self, kind)
-
-    def use_layer(self, layer: int) -> Refusal | None:
-        """None when a reader may use one layer (its place, from 0) of all that is loaded, else the first refusal.
-
-        KV and the indexer keys that route to it are both asked.
-        """
-        return self.loader.use_layer(self, layer)
-
-    def done(self, ok: bool = True, *, missing: Mapping[str, npt.ArrayLike] | None = None) -> None:
-        """The transfer has ended. If well, all of it is readable from now on; if not, nothing is left of it.
-
-        An object of which ``LOAD_ATTEMPTS`` loads in a row failed is planned no more, until it is stored here again or
-        the epoch ends: who asks again computes.
-
-        Args:
-            ok: whether all bytes are there.
-            missing: after a failure, the places by kind, of the plan's ``wanted``, that could not be read. All of them
-                when that is not known.
-
-        Raises:
-            Refused: INCOMPLETE when layers are missing; the ticket is open still. LEASE when it has ended before.
-            ValueError: ``missing`` names what the ticket does not load, or comes with ``ok``; the ticket is open still.
-        """
-        for kind, places in (missing or {}).items():
-            wanted = self.plan.wanted.get(kind, np.empty(0, np.int64))
-            if ok or not np.isin(places, wanted).all():
-                what = f"places {np.ravel(places).tolist()} of {kind} as missing from ticket {self.ticket_id}, ok={ok}"
-                raise ValueError(f"{what}; give some of {wanted.tolist()}, after a failure")
-        if missing is not None:
-            self.missing = missing
-        self.loader.done(self, ok)
-
-    def abort(self) -> None:
-        """The owner has gone while bytes may still arrive: the slots are quarantined."""
-        self.loader.abort(self)
-
-    def quiesce(self) -> None:
-        """An aborted transfer is known to have stopped: its slots are free."""
-        self.loader.quiesce(self)
-
-
 LOAD_ATTEMPTS = 2
 """Failed loads of one object in a row after which it counts as missing, see ``Ticket.done``."""
 _REMEMBERED = 4096  # objects whose failures are remembered
+_NO_SLOTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Loader:
@@ -147,62 +58,80 @@ class Loader:
 
     def load(self, plan: Plan, owner: str) -> None:
         """Run a plan's ticket to its end."""
-        ticket = self.begin(plan, owner)
-        try:
-            ok = self._transfer(ticket)
-            if ok:
-                for kind in dict.fromkeys(batch.kind for batch in ticket.batches):
-                    if kind in self._manager.core.paged:
-                        for _ in self._manager.profile.layouts[kind].layers:
-                            self.land(ticket, kind)
-        except BaseException:  # an abort from elsewhere too: the bytes have stopped by now, and no object is to blame
-            ticket.missing = {}
-            self.done(ticket, False)
-            raise
-        self.done(ticket, ok)
+        self.begin(plan, owner).transfer()
 
     def begin(self, plan: Plan, owner: str) -> Ticket:
         """Reserve all slots of a plan, or none."""
+        with self._manager.lock:
+            self._manager.unpark()
+            return self.open(plan, owner)
+
+    def open(self, plan: Plan, owner: str, *, beside: Mapping[str, int] = _NO_SLOTS) -> Ticket:
+        """The same in a larger step of a caller who holds the lock.
+
+        Args:
+            plan: what to load.
+            owner: who waits for it.
+            beside: further slots by kind whose room is made together with the plan's, all or nothing. The caller takes
+                them himself, in the same step, with ``Manager.take``.
+
+        Raises:
+            Refused: POOL_FULL, ADMISSION, or STALE when what is packed has changed; nothing has changed then.
+        """
         manager, core = self._manager, self._manager.core
-        with manager.lock:
-            spot = core.index.locate(plan.claim.digests, plan.boundary)
-            self._check_packed(plan, spot)
-            counts = {kind: len(places) for kind, places in plan.wanted.items()}
-            need = dict(counts)
-            expand = self._packed_places(plan, spot)
-            held = self._hold_packed(expand, spot)
-            if len(expand):
-                need["compressed_kv"] = need.get("compressed_kv", 0) + len(expand)
-            try:
-                core.make_room(need)
-                given = {}
-                versions = {}
-                for kind, places in plan.wanted.items():
-                    versions[kind] = core.versions(kind, spot, places)
-                    given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
-                slots = manager.take(counts, "load_begin", given)
-            except Refused:
-                self._unhold(held[0], held[1], plan)
-                raise
-            batches = [
-                _Batch(
-                    kind,
-                    places,
-                    slots[kind],
-                    core.pools[kind].generations(slots[kind]),
-                    versions[kind],
-                    np.zeros(len(places), np.bool_),
-                    "load_begin",
-                    "load_done",
-                )
-                for kind, places in plan.wanted.items()
-            ]
-            if len(expand):
-                batches.append(self._expansion(expand, held[0]))
-            number = next(self._numbers)
-            ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
-            self.tickets[number] = ticket
-            return ticket
+        spot = core.index.locate(plan.claim.digests, plan.boundary)
+        self._check_packed(plan, spot)
+        counts = {kind: len(places) for kind, places in plan.wanted.items()}
+        expand = self._packed_places(plan, spot)
+        held = self._hold_packed(expand, spot)
+        need = Counter(counts) + Counter(beside)
+        if len(expand):
+            need["compressed_kv"] += len(expand)
+        try:
+            core.make_room(need)
+            given = {}
+            versions = {}
+            for kind, places in plan.wanted.items():
+                versions[kind] = core.versions(kind, spot, places)
+                given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
+            slots = manager.take(counts, "load_begin", given)
+        except Refused:
+            self._unhold(held[0], held[1], plan)
+            raise
+        batches = [
+            Batch(
+                kind,
+                places,
+                slots[kind],
+                core.pools[kind].generations(slots[kind]),
+                versions[kind],
+                np.zeros(len(places), np.bool_),
+                "load_begin",
+                "load_done",
+            )
+            for kind, places in plan.wanted.items()
+        ]
+        if len(expand):
+            batches.append(self._expansion(expand, held[0]))
+        number = next(self._numbers)
+        ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
+        self.tickets[number] = ticket
+        return ticket
+
+    def transfer(self, ticket: Ticket) -> None:
+        """See ``Ticket.transfer``."""
+        with self._manager.lock:
+            if ticket.moving or ticket.ended:
+                what = "is being moved already" if ticket.moving else f"has ended: {ticket.state}"
+                raise Refused(Reason.LEASE, "load", f"ticket {ticket.ticket_id} {what}")
+            ticket.moving = True
+        try:
+            ok = self._transfer(ticket) and self._land_all(ticket)
+        except BaseException:  # the bytes have stopped by now, and no object is to blame
+            ticket.missing = {}
+            self.done(ticket, False, stopped=True)
+            raise
+        self.done(ticket, ok, stopped=True)
 
     def land(self, ticket: Ticket, kind: str) -> int:
         """See ``Ticket.land``."""
@@ -211,9 +140,7 @@ class Loader:
             landed = 0
             for batch in ticket.batches:
                 if batch.kind == kind:
-                    pool = self._manager.core.pools[kind]
-                    pool.must("land", batch.slots, "load", expected=batch.generations, layer=batch.landed)
-                    batch.landed += 1
+                    self._land(batch)
                     landed = batch.landed
             return landed
 
@@ -229,10 +156,11 @@ class Loader:
                         return Refusal(code)
             return None
 
-    def done(self, ticket: Ticket, ok: bool) -> None:
-        """See ``Ticket.done``."""
+    def done(self, ticket: Ticket, ok: bool, *, stopped: bool = False) -> None:
+        """See ``Ticket.done``. ``stopped`` when it is ``transfer`` that says so."""
         manager, core = self._manager, self._manager.core
         with manager.lock:
+            self._check_still(ticket, stopped)
             if ticket.state == "aborted":
                 self._free_aborted(ticket, "late")
                 return
@@ -270,14 +198,17 @@ class Loader:
         """See ``Ticket.quiesce``."""
         with self._manager.lock:
             self._check(ticket, "aborted")
+            self._check_still(ticket)
             self._free_aborted(ticket, "quiesced")
 
-    # ---- helpers; the caller holds the lock, except in _transfer -----------------------------------------------------
+    # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
 
     def _transfer(self, ticket: Ticket) -> bool:
         """Move all bytes of a ticket; False when the store can't give one of the objects."""
         manager, plan = self._manager, ticket.plan
         for batch in ticket.batches:
+            if ticket.state != "open":  # aborted meanwhile
+                return False
             arena = manager.core.pools[batch.kind].arena.bytes
             if batch.begin == "expand_begin":
                 data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed)
@@ -293,6 +224,22 @@ class Loader:
                     return False
                 batch.lossy[n] = bool(found.meta.get("lossy", False))
         return True
+
+    def _land_all(self, ticket: Ticket) -> bool:
+        """All layers of a ticket have arrived; False when it was aborted meanwhile."""
+        with self._manager.lock:
+            if ticket.state != "open":
+                return False
+            for batch in ticket.batches:
+                if batch.kind in self._manager.core.paged:
+                    for _ in self._manager.profile.layouts[batch.kind].layers:
+                        self._land(batch)
+            return True
+
+    def _land(self, batch: Batch) -> None:
+        pool = self._manager.core.pools[batch.kind]
+        pool.must("land", batch.slots, "load", expected=batch.generations, layer=batch.landed)
+        batch.landed += 1
 
     def _blamed(self, ticket: Ticket) -> list[ObjectId]:
         """The objects because of which a load failed."""
@@ -404,7 +351,7 @@ class Loader:
                 spot = core.index.locate(plan.claim.digests, at)
                 core.offer(spot.segment, spot.at)
 
-    def _expansion(self, places: Numbers, packed: Slots) -> _Batch:
+    def _expansion(self, places: Numbers, packed: Slots) -> Batch:
         core = self._manager.core
         pool = core.pools["compressed_kv"]
         versions = np.array([core.cold_bytes[slot][1] for slot in packed.tolist()], np.int64)
@@ -412,7 +359,7 @@ class Loader:
         given: Given = {"wanted_layout": layout, "at_version": versions}
         slots = pool.take(len(packed), given, "expand_begin")
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
-        return _Batch(
+        return Batch(
             "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done",
             [core.cold_bytes[slot][0] for slot in packed.tolist()],
         )  # fmt: skip
@@ -426,15 +373,22 @@ class Loader:
     def _end(self, ticket: Ticket, state: str) -> None:
         self._unhold(ticket.held, ticket.held_generations, ticket.plan)
         ticket.held = ticket.held[:0]
-        ticket.state = state
+        ticket.moving = False
         del self.tickets[ticket.ticket_id]
+        ticket.end(state)
 
     def _check(self, ticket: Ticket, state: str) -> None:
         if ticket.state != state or self.tickets.get(ticket.ticket_id) is not ticket:
             raise Refused(Reason.LEASE, "load", f"ticket {ticket.ticket_id} is {ticket.state}, not {state}")
 
+    def _check_still(self, ticket: Ticket, stopped: bool = False) -> None:
+        """Nobody but the transfer itself says that the bytes have stopped, while it runs."""
+        if ticket.moving and not stopped:
+            what = f"ticket {ticket.ticket_id} is being moved by transfer(), which ends it; abort() it"
+            raise Refused(Reason.LEASE, "load", what)
 
-def _runs(batch: _Batch, paged: bool) -> list[tuple[int, int]]:
+
+def _runs(batch: Batch, paged: bool) -> list[tuple[int, int]]:
     """Parts [low, high) of a batch to publish one by one: runs of granules in a row; all of a trailing kind."""
     cuts = (np.flatnonzero(np.diff(batch.places) != 1) + 1).tolist() if paged else []
     return list(zip([0, *cuts], [*cuts, len(batch.places)], strict=True))

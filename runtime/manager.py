@@ -29,7 +29,7 @@ from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
 from .lease import Component, Done, GivenUp, Lease, Receipt, still
-from .loading import Loader, Ticket
+from .loading import Loader
 from .matching import Matcher, Request
 from .memory import Memory
 from .packing import Packer
@@ -40,6 +40,7 @@ from .store_keys import object_ids
 from .stores.store import ObjectId, Store
 from .storing import Storer
 from .table import OnEvent, Table
+from .ticket import Ticket
 from .trace import EventTrace, told
 
 Lock = Callable[[], AbstractContextManager[Any]]
@@ -205,22 +206,9 @@ class Manager:
 
     def acquire_all(self, answer: Answer, *, owner: str = "") -> tuple[Lease, ...]:
         """The same for each request of a shared answer; all of them or none."""
-        if not answer.now or not answer.claims:
-            raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
-        boundary, leases = answer.now // self.profile.granule, []
         with self.lock:
             self.unpark()
-            taken: list[tuple[Receipt, bool]] = []
-            try:
-                for claim in answer.claims:
-                    taken.append(self._pin(claim, boundary, owner))
-            except Refused:
-                for receipt, _ in taken:
-                    self._unpin(receipt)
-                raise
-            for receipt, lossy in taken:
-                leases.append(self._lease(receipt, answer, lossy))
-        return tuple(leases)
+            return self.acquire_now(answer, owner)
 
     def release(self, lease: Lease, *, owner: str | None = None, done: Done | None = None) -> None:
         """Give a lease back.
@@ -583,6 +571,23 @@ class Manager:
         return [parked for parked, _ in self._parked if isinstance(parked, GivenUp)]
 
     # ---- under the lock -------------------------------------------------------------------------------------------
+
+    def acquire_now(self, answer: Answer, owner: str) -> tuple[Lease, ...]:
+        """What ``acquire_all`` does, in a larger step of a caller who holds the lock."""
+        if not answer.now or not answer.claims:
+            raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
+        boundary, leases = answer.now // self.profile.granule, []
+        taken: list[tuple[Receipt, bool]] = []
+        try:
+            for claim in answer.claims:
+                taken.append(self._pin(claim, boundary, owner))
+        except Refused:
+            for receipt, _ in taken:
+                self._unpin(receipt)
+            raise
+        for receipt, lossy in taken:
+            leases.append(self._lease(receipt, answer, lossy))
+        return tuple(leases)
 
     def take(
         self, counts: Mapping[str, int], event: str, given: Mapping[str, Mapping[str, Any]] | None = None

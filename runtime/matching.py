@@ -70,6 +70,17 @@ class _Found:
     live: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What memory answers to some requests: granules that can be read now, and what each kind says."""
+
+    found: list[_Found]
+    now: int
+    exact: bool
+    objects: dict[str, ObjectAnswer]
+    claims: tuple[Claim, ...]
+
+
 class Matcher:
     """Answers matches for a manager.
 
@@ -86,38 +97,57 @@ class Matcher:
         self, requests: tuple[Request, ...], asks: Mapping[str, str] | None, draft: int, at_most: int | None
     ) -> Answer:
         """See ``Manager.match_shared``."""
-        manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
+        manager = self._manager
         cap, skip = self._limits(requests, draft, at_most)
+        with manager.lock:
+            said = self._memory(requests, asks, cap, skip)
+        if isinstance(said, Answer):
+            return said
+        plan = None
+        if len(requests) == 1 and said.now < cap - skip:
+            plan = self._plan(requests[0], said.found[0], cap - skip, said.now)
+            if manager.store is not None:
+                said.objects["ondisk_prefix"] = ObjectAnswer("MISS", 0, None)
+        return self._answer(plan, cap, said)
+
+    def in_memory(self, request: Request, at_most: int | None = None) -> Answer:
+        """What memory alone holds of one request, without a question to the store. The caller holds the lock.
+
+        A HIT or a MISS, whose claims ``acquire_now`` takes in the same step, or a REJECT as of ``match``; ``at_most``
+        as there.
+        """
+        cap, skip = self._limits((request,), 0, at_most)
+        said = self._memory((request,), None, cap, skip)
+        return said if isinstance(said, Answer) else self._answer(None, cap, said)
+
+    def _memory(
+        self, requests: tuple[Request, ...], asks: Mapping[str, str] | None, cap: int, skip: int
+    ) -> Answer | _Said:
+        """The four layers over what memory holds, or the answer where one of them refuses. Under the lock."""
+        manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
         for request in requests:
             keys = request.keys
             if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):
                 what = f"keys of {keys.identity!r} at granule {keys.granule}"
                 return self._refused(Reason.IDENTITY, WHOLE_BLOCK, what)
-        with manager.lock:
-            layers.count(WHOLE_BLOCK, bool(cap))
-            if not cap:
-                shortest = min((request.length() for request in requests), default=0)
-                detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
-                return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
-            wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
-            layers.count(KERNEL_ABI, wrong is None)
-            if wrong is not None:
-                return self._refused(Reason.LAYOUT, KERNEL_ABI, wrong)
-            found = [self._look(request, cap) for request in requests]
-            now = self._joint(found, cap, skip)
-            layers.count(INTERSECTION, now == cap - skip)
-            layers.count(ALIGNMENT, self._misaligned is None)
-            if self._misaligned is not None:
-                return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
-            claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
-            exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
-            objects = self._objects(found, cap, now)
-        plan = None
-        if len(requests) == 1 and now < cap - skip:
-            plan = self._plan(requests[0], found[0], cap - skip, now)
-            if manager.store is not None:
-                objects["ondisk_prefix"] = ObjectAnswer("MISS", 0, None)
-        return self._answer(plan, cap, now, exact, objects, claims)
+        layers.count(WHOLE_BLOCK, bool(cap))
+        if not cap:
+            shortest = min((request.length() for request in requests), default=0)
+            detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
+            return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
+        wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
+        layers.count(KERNEL_ABI, wrong is None)
+        if wrong is not None:
+            return self._refused(Reason.LAYOUT, KERNEL_ABI, wrong)
+        found = [self._look(request, cap) for request in requests]
+        now = self._joint(found, cap, skip)
+        layers.count(INTERSECTION, now == cap - skip)
+        layers.count(ALIGNMENT, self._misaligned is None)
+        if self._misaligned is not None:
+            return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
+        claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
+        exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
+        return _Said(found, now, exact, self._objects(found, cap, now), claims)
 
     def _refused(self, reason: Reason, layer: str, detail: str) -> Answer:
         return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail, self._absent())
@@ -306,16 +336,9 @@ class Matcher:
             stored = stored & np.fromiter((manager.loader.usable(name) for name in names), np.bool_, len(names))
         return stored
 
-    def _answer(
-        self,
-        plan: Plan | None,
-        cap: int,
-        now: int,
-        exact: bool,
-        objects: dict[str, ObjectAnswer],
-        claims: tuple[Claim, ...],
-    ) -> Answer:
+    def _answer(self, plan: Plan | None, cap: int, said: _Said) -> Answer:
         manager, granule = self._manager, self._manager.profile.granule
+        now, objects = said.now, said.objects
         length = plan.boundary if plan is not None else now
         replay = None
         if length and "swa_window" in manager.core.pools and "swa_window" not in manager.core.trailing:
@@ -340,14 +363,14 @@ class Matcher:
             kind,
             length * granule,
             now * granule,
-            exact and replay is None,
+            said.exact and replay is None,
             replay,
             reason,
             INTERSECTION if reason else ALIGNMENT,
             detail,
             objects,
             plan,
-            claims,
+            said.claims,
         )
 
 

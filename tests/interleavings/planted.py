@@ -152,9 +152,9 @@ class CompletesOfAnyEpoch(Manager):
         super().__init__(*given, **named)
         done = self.loader.done
 
-        def done_anyway(ticket: Any, ok: bool) -> None:
+        def done_anyway(ticket: Any, ok: bool, **given: Any) -> None:
             ticket.epoch = self.epoch
-            done(ticket, ok)
+            done(ticket, ok, **given)
 
         self.loader.done = done_anyway  # type: ignore[method-assign]
         self.loader._still_fits = lambda ticket, spot: True  # type: ignore[method-assign]
@@ -169,6 +169,7 @@ class FreesAtAbort(Manager):
 
         def abort_and_free(ticket: Any) -> None:
             abort(ticket)
+            ticket.moving = False
             self.loader.quiesce(ticket)
 
         self.loader.abort = abort_and_free  # type: ignore[method-assign]

@@ -24,9 +24,9 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.lease import Lease
-from kvfsm.runtime.loading import Ticket
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.store import EpochEnded, Found, Item, ObjectId, Verdict
+from kvfsm.runtime.ticket import Ticket
 
 PAGED = ("compressed_kv", "indexer_state")
 GRANULES = 4

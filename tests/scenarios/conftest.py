@@ -14,12 +14,12 @@ from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.keys import Keys
-from kvfsm.runtime.loading import Ticket
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.profile_plan import GroupPlan, PartPlan, ProfilePlan
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Item, Namespace, ObjectId
+from kvfsm.runtime.ticket import Ticket
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -1,0 +1,156 @@
+"""The ticket of one load: which slots it fills, and what whoever moves the bytes says of them.
+
+A ticket ends once: done, failed, or aborted; after an abort its slots stay quarantined until the transfer is known to
+have stopped. What its methods do to the slots is in ``loading.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Plan
+from .generated import Refusal
+
+if TYPE_CHECKING:
+    from .loading import Loader
+
+Slots = npt.NDArray[np.intp]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """An open load. Its methods are called by whoever moves the bytes; each is atomic.
+
+    ``state`` is "open", then "done" or "failed"; after an abort "aborted", then "late" or "quiesced".
+    """
+
+    loader: Loader
+    ticket_id: int
+    owner: str
+    epoch: int
+    plan: Plan
+    batches: list[Batch]
+    held: Slots  # packed slots that the expansion reads
+    state: str = "open"
+    held_generations: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    missing: Mapping[str, npt.ArrayLike] | None = None  # what the store could not give, where that is known
+    moving: bool = False  # a transfer of ours is under way
+    _calls: list[Callable[[Ticket], None]] = field(default_factory=list)
+
+    def slots(self, kind: str) -> Slots:
+        """Destination slots of the store's objects of a kind, in the order of the plan's places."""
+        found = [batch.slots for batch in self.batches if batch.kind == kind and batch.begin == "load_begin"]
+        return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    def all_slots(self, kind: str) -> Slots:
+        """All slots of a kind that are known to this ticket alone."""
+        found = [batch.slots for batch in self.batches if batch.kind == kind]
+        return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    def then(self, call: Callable[[Ticket], None]) -> None:
+        """Have ``call`` called once with this ticket, under the manager's lock, in the step in which the ticket ends.
+
+        Its slots are readable by then, or free. Several are called in the order in which they were registered, each of
+        them whatever another raises; what one raises goes to whoever ended the ticket, which has ended all the same.
+        The caller holds the lock; if the ticket has ended already, ``call`` is called at once.
+        """
+        if self.ended:
+            call(self)
+        else:
+            self._calls.append(call)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds no slots any more."""
+        return self.state not in ("open", "aborted")
+
+    def end(self, state: str) -> None:
+        """The loader has published or freed all slots. The caller holds the lock."""
+        self.state = state
+        calls, self._calls = self._calls, []
+        with ExitStack() as stack:
+            for call in reversed(calls):
+                stack.callback(call, self)
+
+    def transfer(self) -> None:
+        """Move all bytes and end the ticket: what a worker runs, without the lock.
+
+        Where the store can't give an object the ticket fails. An abort meanwhile stops it after the kind that is being
+        read, and the slots are free then.
+
+        Raises:
+            Exception: what the store or the backend raised; the ticket has failed then, and no object is to blame.
+            Refused: LEASE when the ticket has ended, or is being moved already.
+        """
+        self.loader.transfer(self)
+
+    def land(self, kind: str) -> int:
+        """One more layer of a kind has arrived in all its slots; returns the layers that are there."""
+        return self.loader.land(self, kind)
+
+    def use_layer(self, layer: int) -> Refusal | None:
+        """None when a reader may use one layer (its place, from 0) of all that is loaded, else the first refusal.
+
+        KV and the indexer keys that route to it are both asked.
+        """
+        return self.loader.use_layer(self, layer)
+
+    def done(self, ok: bool = True, *, missing: Mapping[str, npt.ArrayLike] | None = None) -> None:
+        """The transfer has ended. If well, all of it is readable from now on; if not, nothing is left of it.
+
+        An object of which ``LOAD_ATTEMPTS`` loads in a row failed is planned no more, until it is stored here again or
+        the epoch ends: who asks again computes.
+
+        Args:
+            ok: whether all bytes are there.
+            missing: after a failure, the places by kind, of the plan's ``wanted``, that could not be read. All of them
+                when that is not known.
+
+        Raises:
+            Refused: INCOMPLETE when layers are missing; the ticket is open still. LEASE when it has ended before, or
+                while ``transfer`` runs, which ends it.
+            ValueError: ``missing`` names what the ticket does not load, or comes with ``ok``; the ticket is open still.
+        """
+        for kind, places in (missing or {}).items():
+            wanted = self.plan.wanted.get(kind, np.empty(0, np.int64))
+            if ok or not np.isin(places, wanted).all():
+                what = f"places {np.ravel(places).tolist()} of {kind} as missing from ticket {self.ticket_id}, ok={ok}"
+                raise ValueError(f"{what}; give some of {wanted.tolist()}, after a failure")
+        if missing is not None:
+            self.missing = missing
+        self.loader.done(self, ok)
+
+    def abort(self) -> None:
+        """The owner has gone while bytes may still arrive: the slots are quarantined."""
+        self.loader.abort(self)
+
+    def quiesce(self) -> None:
+        """An aborted transfer is known to have stopped: its slots are free.
+
+        Raises:
+            Refused: LEASE when it was not aborted, has ended, or ``transfer`` still runs, which then frees them.
+        """
+        self.loader.quiesce(self)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Slots of one kind that one ticket fills. ``begin`` and ``done`` are the events that open and close it."""
+
+    kind: str
+    places: Numbers
+    slots: Slots
+    generations: Numbers
+    versions: Numbers
+    lossy: npt.NDArray[np.bool_]
+    begin: str
+    done: str
+    packed: list[bytes] = field(default_factory=list)  # what an expansion reads
+    landed: int = 0
