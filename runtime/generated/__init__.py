@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..table import Table
-from .block_budget import BlockBudget, BlockBudgetTable
+from .budget import Budget, BudgetTable
 from .captured_graph import CapturedGraph, CapturedGraphTable
 from .compressed_kv import CompressedKv, CompressedKvTable
 from .graph_pool import GraphPool, GraphPoolTable
@@ -25,8 +25,8 @@ KINDS: dict[str, type[Table]] = {
 
 __all__ = [
     "KINDS",
-    "BlockBudget",
-    "BlockBudgetTable",
+    "Budget",
+    "BudgetTable",
     "CapturedGraph",
     "CapturedGraphTable",
     "CompressedKv",
