@@ -104,6 +104,8 @@ def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
             known[f"fill {fill.fill_id}"] = fill.slots[kind]
     for ticket in manager.tickets.values():
         known[f"ticket {ticket.ticket_id}"] = ticket.all_slots(kind)
+    for number, reservation in manager.reservations.items():
+        known[f"reservation {number}"] = reservation.slots[kind]
     for number, given_up in enumerate(manager.given_up):
         if kind in given_up.slots:
             known[f"given up {number}"] = given_up.slots[kind]

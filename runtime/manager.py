@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from .loading import Loader
 from .matching import Matcher, Request
 from .memory import Memory
 from .packing import Packer
+from .poison import Guard
 from .policy import WindowPolicy, replay_range
 from .profile import Profile
 from .requests import RequestTable
@@ -42,6 +43,9 @@ from .storing import Storer
 from .table import OnEvent, Table
 from .ticket import Ticket
 from .trace import EventTrace, told
+
+if TYPE_CHECKING:
+    from .admission import Reservation
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
@@ -105,18 +109,19 @@ class Manager:
         self.layers = LayerCounts()
         self.epoch = 1
         self.store_failures = 0
-        self.lock = lock()
+        self.lock = Guard(lock(), lambda: audit(self).violations, None if trace is None else trace.last)
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
         self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
         self.clock = clock or itertools.count(1).__next__
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
+        self.reservations: dict[int, Reservation] = {}
         self._writes = writes
         self.number = itertools.count(1).__next__
         self._parked: list[tuple[Receipt | GivenUp, Done]] = []
         self._multiples = copy_bytes, io_bytes
         self._voided = 0  # the last number of a lease or fill over memory that is gone
-        self._matcher = self._make_matcher()
+        self.matcher = self._make_matcher()
         self.loader = Loader(self)
         self._packer = Packer(self)
         self.storer = Storer(self)
@@ -152,7 +157,7 @@ class Manager:
         Raises:
             ValueError: a negative ``draft`` or ``at_most``.
         """
-        return self._matcher.match((Request(keys, tokens),), asks, draft, at_most)
+        return self.matcher.match((Request(keys, tokens),), asks, draft, at_most)
 
     def match_shared(
         self,
@@ -163,7 +168,7 @@ class Manager:
         at_most: int | None = None,
     ) -> Answer:
         """The greatest length that every one of several requests can reuse. Changes nothing."""
-        return self._matcher.match(tuple(Request(*request) for request in requests), asks, draft, at_most)
+        return self.matcher.match(tuple(Request(*request) for request in requests), asks, draft, at_most)
 
     def boundaries(
         self, keys: Keys, tokens: int | None = None, *, draft: int = 0, at_most: int | None = None
@@ -178,7 +183,7 @@ class Manager:
             Refused: IDENTITY for keys of another model.
         """
         self.check_keys(keys)
-        return self._matcher.boundaries(Request(keys, tokens), draft, at_most)
+        return self.matcher.boundaries(Request(keys, tokens), draft, at_most)
 
     def loadable(
         self, keys: Keys, tokens: int | None = None, *, draft: int = 0, at_most: int | None = None
@@ -192,7 +197,7 @@ class Manager:
             Refused: IDENTITY for keys of another model.
         """
         self.check_keys(keys)
-        return self._matcher.loadable(Request(keys, tokens), draft, at_most)
+        return self.matcher.loadable(Request(keys, tokens), draft, at_most)
 
     def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
         """Take a lease on what one request's answer found, if it is still there.
@@ -242,7 +247,7 @@ class Manager:
         self._check_kinds(plan.wanted)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
-        return self._matcher.match((request,), None, 0, None)
+        return self.matcher.match((request,), None, 0, None)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
@@ -466,8 +471,8 @@ class Manager:
                 a row of before holds no request. Their holders must not be in a call meanwhile.
 
         Raises:
-            Refused: PINNED under a launch, a transfer or a reader on the device that has not ended; without ``void``,
-                under anything that is held. RETIRED after the last epoch. Nothing has changed then.
+            Refused: PINNED under a launch, a transfer, a reservation or a reader on the device that has not ended;
+                without ``void``, under anything that is held. RETIRED after the last epoch. Nothing has changed then.
             ValueError: other kinds than the profile has, or two kinds that share memory.
             ProfileError: a pool whose offsets the kernels' ABI can't form.
         """
@@ -495,7 +500,7 @@ class Manager:
                 self.requests.fit()
                 if aside:
                     core.scratch = self.take(dict.fromkeys(pools, 1), "take")
-            self._matcher = self._make_matcher()
+            self.matcher = self._make_matcher()
             return self.memory.move()
 
     def table(self, made: type[T], slots: int) -> T:
@@ -503,19 +508,21 @@ class Manager:
         source = None if self._trace is None else self._trace.source(made.MACHINE)
         table = made(slots, told(self._on_event, source))
         if source is not None:
-            source.watch([table], self.lock)
+            source.watch([table], self.lock.lock)
         return table
 
     # ---- bytes and reports ----------------------------------------------------------------------------------------
 
     def check_held(self, lease: Lease) -> None:
         """Raise Refused: LEASE when a lease was given back or taken over by a live request, STALE over memory gone."""
+        self.lock.check()
         if lease.lease_id not in self.receipts:
             self._check_voided("lease", lease.lease_id)
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given back already")
 
     def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
+        self.lock.check()
         arena = self.core.pools[kind].arena
         tensor = arena.part(self.profile.layouts[kind].part(part, layer))
         where = _even(slots)
@@ -523,12 +530,14 @@ class Manager:
 
     def write(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> None:
         """Put bytes of a part into slots, unless ``data`` is the slots' own memory."""
+        self.lock.check()
         tensor = self.core.pools[kind].arena.part(self.profile.layouts[kind].part(part, layer))
         if not np.may_share_memory(data, tensor):
             self.backend.scatter(tensor, slots, data)
 
     def components(self, slots: Mapping[str, npt.NDArray[np.int32]]) -> tuple[Component, ...]:
         """Every tensor of every layer with the given slots, in the order of the profile's groups."""
+        self.lock.check()
         found = []
         for group in self.profile.groups:
             layout, arena = self.profile.layouts[group.object], self.core.pools[group.object].arena
@@ -543,13 +552,19 @@ class Manager:
         return tuple(found)
 
     def audit(self) -> Audit:
-        """Check conservation, freedom and leases (S1, S2, S3) and the index; lists what is wrong."""
-        with self.lock:
-            return audit(self)
+        """Check conservation, freedom and leases (S1, S2, S3) and the index; lists what is wrong.
+
+        Anything wrong poisons the manager: every other call raises ``Poisoned`` from then on (``poison.py``). This one
+        does not.
+        """
+        with self.lock.lock:
+            found = audit(self)
+            self.lock.found(found.violations, "audit()")
+            return found
 
     def metadata_bytes(self) -> int:
         """Bytes of words, metadata, free stacks, index and eviction queues: everything but arenas and live requests."""
-        with self.lock:
+        with self.lock.lock:
             pools = sum(pool.metadata_bytes for pool in self.core.pools.values())
             heaps = sum(leaves.nbytes for leaves in self.core.leaf_first.values())
             flat = sum(16 * len(flat.places) for flat in self.core.flat.values())
@@ -635,7 +650,7 @@ class Manager:
 
     def _watch(self, tables: Sequence[Table]) -> None:
         if self._recorder is not None:
-            self._recorder.watch(tables, self.lock)
+            self._recorder.watch(tables, self.lock.lock)
 
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
@@ -647,6 +662,7 @@ class Manager:
         pools = self.core.pools
         open_ = {
             "loads": len(self.tickets),
+            "reservations": len(self.reservations),
             "readers or writers on the device": len(self._parked),
             "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools.values()),
             "slots being packed": sum(
@@ -697,7 +713,7 @@ class Manager:
         """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
         core, index = self.core, self.core.index
         spot = index.locate(claim.digests, boundary)
-        legal = self._matcher.boundary_sets(spot)
+        legal = self.matcher.boundary_sets(spot)
         if spot.at < boundary or any(found(boundary) != boundary for found in legal):
             raise Refused(Refusal.STALE, "lease", "part of what was matched is gone")
         slots: dict[str, npt.NDArray[np.intp]] = {}
@@ -717,7 +733,7 @@ class Manager:
                 slots[kind], generations[kind] = held, expected
         except Refused:
             for kind, held in slots.items():
-                core.pools[kind].must("unpin", held, "lease", expected=generations[kind])
+                core.pools[kind].sure("unpin", held, "S8", expected=generations[kind])
             raise
         number = self.number()
         receipt = Receipt(number, owner, slots, generations, spot.segment, boundary, self.epoch)
@@ -738,7 +754,7 @@ class Manager:
         now = self.clock()
         for kind, slots in receipt.slots.items():
             pool = self.core.pools[kind]
-            pool.must("unpin", slots, "lease", expected=receipt.generations[kind])
+            pool.sure("unpin", slots, "S8", expected=receipt.generations[kind])
             pool.stamp(slots, now)
             self.core.sweep(kind)
         self.core.offer(receipt.segment, receipt.boundary)
@@ -780,6 +796,7 @@ class Manager:
 
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
+        self.lock.check()
         if fill.manager is not self:
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
         if self.fills.get(fill.fill_id) is not fill:

@@ -1,0 +1,463 @@
+"""Admission: who may begin. Everything up to a request's first step is reserved at once, or nothing is.
+
+What is reserved covers the load (its destinations) and, whether it goes well or not, the row of the first step: where
+bytes don't arrive, the request computes them in slots that it has already. So nobody who has slots waits for more, and
+what is in flight stays below limits. Who asks is told one of three things: a reservation, DEFER (when others have ended
+there is room) or REJECT (there never will be). Whom to ask next is for ``scheduler.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Answer, Plan, Reason
+from .errors import Refused
+from .generated import Refusal
+from .generated.budget import BudgetTable
+from .lease import Done, GivenUp, Lease, still
+from .matching import Request
+from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+TIERS = ("store", "packed")
+"""Where a load's bytes come from."""
+
+FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.FULL)
+"""Refusals that end when others have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be under way at once; None: as much as there is room for.
+
+    Attributes:
+        requests: that have slots, whether they load, wait for their step or run.
+        blocks: destination slots of open loads, by tier: "store", "packed".
+        bytes: the same in bytes.
+
+    Raises:
+        ValueError: a limit below 1, or another tier.
+    """
+
+    requests: int | None = None
+    blocks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    bytes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for unit, limits in (("blocks", self.blocks), ("bytes", self.bytes)):
+            if unknown := sorted(set(limits) - set(TIERS)):
+                raise ValueError(f"limits of {unit} for tiers {unknown}; tiers are {', '.join(TIERS)}")
+        for name, limit in self.by_name().items():
+            if limit < 1:
+                raise ValueError(f"at most {limit} {name}; give at least 1, or no limit")
+
+    def by_name(self) -> dict[str, int]:
+        """Each limit by what it limits."""
+        found = {} if self.requests is None else {"requests": self.requests}
+        for unit, limits in (("blocks", self.blocks), ("bytes", self.bytes)):
+            found |= {f"{unit} from the {tier}": limits[tier] for tier in TIERS if tier in limits}
+        return found
+
+
+class Stage(StrEnum):
+    """How far a reservation is."""
+
+    LOADING = "loading"  # a ticket is open
+    READY = "ready"  # nothing is in flight; the row can be made
+    ENTERED = "entered"  # the row has what was reserved
+    ENDED = "ended"  # nothing is held any more
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What an admitted request holds.
+
+    Attributes:
+        number: of the reservation.
+        owner: who asked.
+        first: tokens that the first step ends at.
+        tokens: length of the prompt.
+        stage: how far it is.
+        answer: what can be read now; ``now`` grows when a load has ended.
+        lease: on that; None where nothing is read.
+        slots: for the row, by kind.
+        ticket: the load; None where there was none, and when it has ended.
+        loaded: whether the last load brought all that it should have; None before one has ended.
+        row: of the request table, once entered.
+    """
+
+    number: int
+    owner: str
+    first: int
+    tokens: int
+    stage: Stage
+    answer: Answer
+    lease: Lease | None
+    slots: dict[str, npt.NDArray[np.intp]]
+    ticket: Ticket | None = None
+    loaded: bool | None = None
+    row: int | None = None
+    request: Request | None = field(default=None, repr=False)
+    in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends."""
+
+    reason: Any  # Reason or Refusal
+    detail: str
+    ticket: Ticket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Never: not even with nobody else there."""
+
+    reason: Any  # Reason or Refusal
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to begin: what is loaded, what is leased (granules), and what that takes by kind."""
+
+    plan: Plan | None
+    leased: int
+    destinations: Mapping[str, int]
+    beside: Mapping[str, int]
+    in_flight: Mapping[str, int]  # by name of the limit
+
+
+class Admission:
+    """Admits requests to a manager's slots.
+
+    Args:
+        manager: whose slots.
+        limits: of what is under way at once.
+    """
+
+    def __init__(self, manager: Manager, limits: Limits | None = None) -> None:
+        self._manager = manager
+        self.limits = limits or Limits()
+        self._names = {name: (number, limit) for number, (name, limit) in enumerate(self.limits.by_name().items())}
+        self.words = manager.table(BudgetTable, max(1, len(self._names)))
+
+    def admit(
+        self,
+        answer: Answer,
+        tokens: int,
+        *,
+        first: int | None = None,
+        owner: str = "",
+    ) -> Reservation | Deferred | Rejected:
+        """Reserve all that a request needs up to its first step, or nothing. What it should load is not moved yet.
+
+        Where the whole answer can never be had (its load is larger than a limit, or does not fit beside the row), the
+        request loads nothing and computes.
+
+        Args:
+            answer: of one request's match.
+            tokens: length of the prompt.
+            first: tokens that the first step ends at; all by default.
+            owner: who asks.
+
+        Raises:
+            Refused: STALE when what was matched is gone: match again. Nothing was taken.
+            ValueError: ``first`` or ``tokens`` don't reach beyond what the answer covers, or a shared answer.
+        """
+        first = tokens if first is None else first
+        if not answer.length < first <= tokens:
+            raise ValueError(f"a first step up to {first} of {tokens} tokens, and the answer covers {answer.length}")
+        if len(answer.claims) > 1:
+            raise ValueError("an answer for several requests; match each of them by itself to admit it")
+        never: Rejected | None = None
+        for way in self._ways(answer, first):
+            never = self._never(way)
+            if never is None:
+                with self._manager.lock:
+                    self._manager.unpark()
+                    return self._begin(way, answer, tokens, first, owner)
+        assert never is not None
+        return never
+
+    def reload(self, reservation: Reservation, answer: Answer) -> bool:
+        """Try a load once more, by a fresh answer, with what is reserved already; False: it stays as it is, ready.
+
+        Raises:
+            Refused: LEASE unless the reservation is ready.
+        """
+        manager, granule = self._manager, self._manager.profile.granule
+        with manager.lock:
+            self._check(reservation, Stage.READY)
+            way = self._ways(answer, reservation.first)[0]
+            if way.plan is None or way.plan.ticket in manager.loader.tickets or self._never(way) is not None:
+                return False
+            old, reused = reservation.lease, 0 if reservation.lease is None else reservation.lease.length // granule
+            self._give_up_slots(reservation, None)
+            try:
+                self._hold(reservation, way, answer)
+            except Refused:
+                self._hold(reservation, _Way(None, reused, {}, manager.requests.need(reservation.first, reused), {}))
+                return False
+            if old is not None:
+                self._release(old, None)
+            return True
+
+    def enter(self, reservation: Reservation) -> int:
+        """Make the row of a ready reservation; returns it. The row has all slots and the lease from then on.
+
+        Raises:
+            Refused: LEASE unless the reservation is ready; ADMISSION without a free row, it is still ready then.
+        """
+        with self._manager.lock:
+            return self.enter_now(reservation)
+
+    def enter_now(self, reservation: Reservation) -> int:
+        """See ``enter``; the caller holds the manager's lock."""
+        self._check(reservation, Stage.READY)
+        lease, slots = reservation.lease, reservation.slots
+        row = self._manager.requests.place(reservation.first, slots, lease=lease, owner=reservation.owner)
+        reservation.row, reservation.stage, reservation.slots, reservation.lease = row, Stage.ENTERED, {}, None
+        del self._manager.reservations[reservation.number]
+        return row
+
+    def leave(self, reservation: Reservation) -> None:
+        """The row of a reservation has ended: another request may begin.
+
+        Raises:
+            Refused: LEASE unless it has entered.
+        """
+        with self._manager.lock:
+            self.leave_now(reservation)
+
+    def leave_now(self, reservation: Reservation) -> None:
+        """See ``leave``; the caller holds the manager's lock."""
+        self._check(reservation, Stage.ENTERED)
+        reservation.stage = Stage.ENDED
+        self._give_back({"requests": 1})
+
+    def cancel(self, reservation: Reservation, *, done: Done | None = None) -> None:
+        """Give up what is reserved, at once; destinations that bytes may still come to stay quarantined until then.
+
+        Args:
+            reservation: loading or ready.
+            done: whether the device has ended what it does with the row's slots.
+
+        Raises:
+            Refused: LEASE when it has entered (finish the row) or ended.
+        """
+        with self._manager.lock:
+            ticket = self.cancel_now(reservation, still(done))
+        self.abort(ticket)
+
+    def cancel_now(self, reservation: Reservation, done: Done | None = None) -> Ticket | None:
+        """See ``cancel``; the caller holds the manager's lock, and gives what is returned to ``abort`` without it."""
+        self._check(reservation, Stage.LOADING, Stage.READY)
+        reservation.stage = Stage.ENDED
+        self._give_up_slots(reservation, done)
+        if reservation.lease is not None:
+            self._release(reservation.lease, done)
+            reservation.lease = None
+        self._give_back({"requests": 1})
+        del self._manager.reservations[reservation.number]
+        return reservation.ticket
+
+    def abort(self, ticket: Ticket | None) -> None:
+        """End the load of a cancelled reservation, unless it has ended."""
+        if ticket is None or ticket.state != "open":
+            return
+        try:
+            ticket.abort()
+        except Refused:
+            if ticket.state == "open":
+                raise
+
+    def taken(self, name: str) -> int:
+        """How much of a limited thing is taken, by its name in ``Limits.by_name``."""
+        return int(self.words.fields("count", [self._names[name][0]])[0])
+
+    # ---- ways to begin ----------------------------------------------------------------------------------------------
+
+    def _ways(self, answer: Answer, first: int) -> list[_Way]:
+        """From the most that is reused to nothing."""
+        requests, granule = self._manager.requests, self._manager.profile.granule
+        now, ways = answer.now // granule, []
+        if answer.plan is not None:
+            destinations, in_flight = self._of_plan(answer.plan)
+            # If the load fails, the row is computed from what is leased now, in the load's own slots and these.
+            compute, go_on = requests.need(first, now), requests.need(first, answer.plan.boundary)
+            beside = {kind: max(go_on[kind], compute[kind] - destinations.get(kind, 0)) for kind in compute}
+            ways.append(_Way(answer.plan, now, destinations, beside, in_flight))
+        if now:
+            ways.append(_Way(None, now, {}, requests.need(first, now), {}))
+        ways.append(_Way(None, 0, {}, requests.need(first, 0), {}))
+        return ways
+
+    def _of_plan(self, plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
+        """Destination slots of a plan by kind, and what it has in flight by name of the limit."""
+        pools = self._manager.core.pools
+        by_tier = {"store": {kind: len(places) for kind, places in plan.wanted.items()}}
+        by_tier["packed"] = {"compressed_kv": len(plan.expand)} if plan.expand else {}
+        destinations: dict[str, int] = {}
+        in_flight: dict[str, int] = {}
+        for tier, counts in by_tier.items():
+            for kind, count in counts.items():
+                destinations[kind] = destinations.get(kind, 0) + count
+            in_flight[f"blocks from the {tier}"] = sum(counts.values())
+            in_flight[f"bytes from the {tier}"] = sum(n * pools[kind].arena.stride for kind, n in counts.items())
+        return destinations, in_flight
+
+    def _never(self, way: _Way) -> Rejected | None:
+        """Why a way is closed for ever; None where it is not."""
+        core = self._manager.core
+        for name, amount in way.in_flight.items():
+            if name in self._names and amount > self._names[name][1]:
+                return Rejected(Reason.ADMISSION, f"{amount} {name}, and {self._names[name][1]} may be in flight")
+        for kind, count in way.beside.items():
+            leased = len(core.places(kind, way.leased)) if kind in core.kinds else 0
+            need = count + way.destinations.get(kind, 0) + leased
+            if need > core.capacity(kind):
+                return Rejected(Reason.ADMISSION, f"{need} slots of {kind}, and the pool has {core.capacity(kind)}")
+        return None
+
+    # ---- under the lock ---------------------------------------------------------------------------------------------
+
+    def _begin(self, way: _Way, answer: Answer, tokens: int, first: int, owner: str) -> Reservation | Deferred:
+        manager = self._manager
+        if way.plan is not None and way.plan.ticket is not None:
+            ticket = manager.loader.tickets.get(way.plan.ticket)
+            if ticket is not None:
+                return Deferred(Refusal.BUSY, f"ticket {ticket.ticket_id} brings the same", ticket)
+        entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
+        if entering >= manager.requests.idle:
+            return Deferred(Reason.ADMISSION, f"all {len(manager.requests.active)} rows are taken")
+        reservation = Reservation(manager.number(), owner, first, tokens, Stage.READY, answer, None, {})
+        try:
+            self._take({"requests": 1})
+            try:
+                self._hold(reservation, way, answer)
+            except Refused:
+                self._give_back({"requests": 1})
+                raise
+        except Refused as refused:
+            if refused.refusal not in FOR_ROOM:
+                raise
+            return Deferred(refused.refusal, refused.detail)
+        manager.reservations[reservation.number] = reservation
+        return reservation
+
+    def _hold(self, reservation: Reservation, way: _Way, answer: Answer | None = None) -> None:
+        """Take what a way needs, all or nothing; without an answer the lease stays as it is."""
+        manager, lease, ticket = self._manager, None, None
+        self._take(way.in_flight)
+        try:
+            if answer is not None and way.leased:
+                (lease,) = manager.acquire_now(answer, reservation.owner)
+            if way.plan is not None:
+                ticket = manager.loader.open(way.plan, reservation.owner, beside=way.beside)
+            reservation.slots = manager.take(way.beside, "take")
+        except Refused:
+            assert ticket is None, "the ticket made room for what is taken beside it"
+            if lease is not None:
+                self._release(lease, None)
+            self._give_back(way.in_flight)
+            raise
+        if answer is not None:
+            reservation.answer, reservation.lease = answer, lease
+        if ticket is not None:
+            assert way.plan is not None
+            reservation.ticket, reservation.stage, reservation.in_flight = ticket, Stage.LOADING, way.in_flight
+            reservation.request = Request.from_claim(way.plan.claim, way.plan.tokens, manager.profile)
+            ticket.then(lambda ended: self._ended(reservation, ended))
+
+    def _ended(self, reservation: Reservation, ticket: Ticket) -> None:
+        """A load has ended. What it brought is leased in the same step, before anybody can evict it."""
+        manager = self._manager
+        self._give_back(reservation.in_flight)
+        reservation.in_flight, reservation.ticket = {}, None
+        if reservation.stage is not Stage.LOADING:
+            return  # it was cancelled, and has nothing any more
+        assert reservation.request is not None
+        reservation.stage, reservation.loaded = Stage.READY, ticket.state == "done"
+        try:
+            self._renew(reservation)
+            reused = 0 if reservation.lease is None else reservation.lease.length // manager.profile.granule
+            self._fit(reservation, manager.requests.need(reservation.first, reused))
+        except Refused:  # others were faster at what the load left; it begins anew, with nothing
+            self.cancel_now(reservation)
+
+    def _renew(self, reservation: Reservation) -> None:
+        """Lease all that memory has now, if that is more than before; what is of an epoch that has ended is let go."""
+        manager, old = self._manager, reservation.lease
+        assert reservation.request is not None
+        answer = manager.matcher.in_memory(reservation.request, reservation.first - 1)
+        if old is not None and manager.receipt_of(old).epoch == manager.epoch and old.length >= answer.now:
+            return
+        lease: Lease | None = None
+        if answer.now:
+            try:
+                (lease,) = manager.acquire_now(answer, reservation.owner)
+            except Refused:
+                if old is None or manager.receipt_of(old).epoch != manager.epoch:
+                    raise
+                return
+        reservation.lease, reservation.answer = lease, answer
+        if old is not None:
+            self._release(old, None)
+
+    def _fit(self, reservation: Reservation, need: Mapping[str, int]) -> None:
+        """Hold exactly so many slots for the row."""
+        manager, pools = self._manager, self._manager.core.pools
+        for kind, count in need.items():
+            surplus = reservation.slots[kind][count:]
+            reservation.slots[kind] = reservation.slots[kind][:count]
+            pools[kind].release("abandon", surplus, expected=pools[kind].generations(surplus))
+        more = {kind: count - len(reservation.slots[kind]) for kind, count in need.items()}
+        for kind, taken in manager.take({kind: n for kind, n in more.items() if n}, "take").items():
+            reservation.slots[kind] = np.concatenate((reservation.slots[kind], taken))
+
+    def _give_up_slots(self, reservation: Reservation, done: Done | None) -> None:
+        pools, slots = self._manager.core.pools, reservation.slots
+        generations = {kind: pools[kind].generations(held) for kind, held in slots.items()}
+        self._manager.give_up(GivenUp(slots, generations), done)
+        reservation.slots = {}
+
+    def _release(self, lease: Lease, done: Done | None) -> None:
+        receipt = self._manager.receipt_of(lease)
+        del self._manager.receipts[lease.lease_id]
+        self._manager.give_up(receipt, done)
+
+    def _take(self, amounts: Mapping[str, int]) -> None:
+        """Count what begins; Refused (FULL) where that passes a limit, nothing is counted then."""
+        rows = [(self._names[name], amount) for name, amount in amounts.items() if name in self._names and amount]
+        if not rows:
+            return
+        index = [number for (number, _), _ in rows]
+        counts, most = [amount for _, amount in rows], [limit for (_, limit), _ in rows]
+        codes = self.words.whole.take(index, amount=np.array(counts), limit=np.array(most))
+        if codes.any():
+            names = {number: name for name, (number, _) in self._names.items()}
+            at = int(np.flatnonzero(codes)[0])
+            what = f"{counts[at]} {names[index[at]]} beside {self.taken(names[index[at]])}, and {most[at]} are allowed"
+            raise Refused(Refusal(int(codes[at])), "admission", what)
+
+    def _give_back(self, amounts: Mapping[str, int]) -> None:
+        rows = [(self._names[name][0], amount) for name, amount in amounts.items() if name in self._names and amount]
+        if rows:
+            codes = self.words.whole.give_back([row for row, _ in rows], amount=np.array([n for _, n in rows]))
+            assert not codes.any(), "what is given back was counted"
+
+    def _check(self, reservation: Reservation, *stages: Stage) -> None:
+        if reservation.stage not in stages:
+            what = f"reservation {reservation.number} is {reservation.stage}, not {' or '.join(stages)}"
+            raise Refused(Reason.LEASE, "admission", what)
