@@ -102,6 +102,7 @@ class Plan:
     wanted: Mapping[str, npt.NDArray[np.int64]]
     expand: range
     tokens: int
+    ticket: int | None = None  # an open load that brings what this one would
 
     @property
     def objects(self) -> int:
