@@ -24,8 +24,8 @@ class Home:
 
 IMPORTS = {
     "machine": ("Case", "Event", "Given", "Slot", "always", "check_number"),
-    "table": ("Codes", "Eviction", "Flag", "Flags", "Index", "Meta", "Number", "Numbers", "OrderKey", "Table", "Words",
-              "by_state"),
+    "table": ("Codes", "Eviction", "Flag", "Flags", "Index", "Meta", "Number", "Numbers", "OrderKey", "Shares", "Table",
+              "Words", "by_state"),
     "words": ("Bits", "Layout"),
 }
 

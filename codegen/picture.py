@@ -133,9 +133,12 @@ def eviction_rule(eviction: Eviction) -> tuple[str, str]:
     guard = f" when {render(eviction.when)}" if eviction.when is not None else ""
     children = "children before parents; " if eviction.structure == "leaf_first" else ""
     order = ", then ".join(_first(key) for key in eviction.order)
+    also = f"; with it go {', '.join(eviction.cascade)}" if eviction.cascade else ""
+    shares = [] if eviction.budget is None else [("in all", eviction.budget.kind), ("a tenant", eviction.budget.tenant)]
+    budget = "".join(f"; at most {share}% {whose}" for whose, share in shares if share is not None)
     return (
         f"{eviction.event} of {', '.join(eviction.candidates)}{guard}",
-        f"{children}first {order}; leaves {eviction.leaves.replace('_', ' ')}",
+        f"{children}first {order}; leaves {eviction.leaves.replace('_', ' ')}{also}{budget}",
     )
 
 

@@ -312,6 +312,10 @@ def _method(machine: Machine, event: Event) -> list[str]:
     return lines
 
 
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
 def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
     """The eviction rule as data, and its guard and keys as functions."""
     names = _names(machine, {})
@@ -344,7 +348,10 @@ def eviction_lines(machine: Machine, eviction: Eviction) -> list[str]:
         f'structure="{eviction.structure}"',
         f"order=({', '.join(keys)}{',' if len(keys) == 1 else ''})",
         f'leaves="{eviction.leaves}"',
+        *([f"cascade=({', '.join(map(_quoted, eviction.cascade))},)"] if eviction.cascade else []),
     ]
+    if eviction.budget is not None:
+        items.append(f"budget=Shares(kind={eviction.budget.kind}, tenant={eviction.budget.tenant})")
     lines.append("EVICTION = Eviction(")
     for item in items:
         if item.startswith("order=") and len(item) > WIDTH - 6:

@@ -61,8 +61,16 @@ class OrderKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """How much of a pool may be cached, in percent of its slots: in all, and of one tenant. None: all of it."""
+
+    kind: int | None
+    tenant: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Eviction:
-    """Which slots may be reclaimed, in which order, and what is left behind.
+    """Which slots may be reclaimed, in which order, what goes with them, and what is left behind.
 
     ``guard`` and the keys take (table, meta, slots): ``meta`` holds an array of [slots of the table] for each name of
     ``table.META``, ``slots`` is an array of slot numbers; they return an array as long as ``slots``.
@@ -73,7 +81,9 @@ class Eviction:
     guard: Callable[[Table, Meta, Index], Flags]
     structure: str  # leaf_first | flat
     order: tuple[OrderKey, ...]
-    leaves: str  # tombstone | packed_copy | disk_copy | nothing
+    leaves: str  # tombstone | disk_copy | nothing
+    cascade: tuple[str, ...] = ()  # machines
+    budget: Shares | None = None
 
     def eligible(self, table: Table, meta: Meta, slots: npt.ArrayLike) -> Index:
         """Those of ``slots`` that may be reclaimed now, in the order given."""

@@ -147,6 +147,11 @@ def machine_lines(machine: Machine) -> list[str]:
     if machine.eviction is not None:
         order = ", then ".join(f"{text.render(key.by)} ({key.first} first)" for key in machine.eviction.order)
         lines.append(f"  eviction: {', '.join(machine.eviction.candidates)}; {order}; leaves {machine.eviction.leaves}")
+        if machine.eviction.cascade:
+            lines.append(f"    with it go {', '.join(machine.eviction.cascade)}")
+        if machine.eviction.budget is not None:
+            shares = {"kind": machine.eviction.budget.kind, "tenant": machine.eviction.budget.tenant}
+            lines += [f"    at most {share}% of the slots a {whose}" for whose, share in shares.items() if share]
     return lines
 
 

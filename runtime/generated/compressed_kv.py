@@ -1342,7 +1342,7 @@ class CompressedKvTable(Table):
     EVENTS = EVENTS
     CASES = CASES
     SLOT = CompressedKv
-    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}
+    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
     KERNELS: ClassVar[Mapping[str, str]] = {
         "emit": "compress",
         "pin": "validate_pin",

@@ -1226,7 +1226,7 @@ class IndexerStateTable(Table):
     EVENTS = EVENTS
     CASES = CASES
     SLOT = IndexerState
-    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}
+    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
     KERNELS: ClassVar[Mapping[str, str]] = {
         "index": "index_keys",
         "pin": "validate_pin",

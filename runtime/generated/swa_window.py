@@ -810,7 +810,7 @@ EVICTION = Eviction(
     guard=_eviction_guard,
     structure="flat",
     order=(OrderKey("state == expired", _eviction_key_1, "true"), OrderKey("last_use", _eviction_key_2, "lowest")),
-    leaves="tombstone",
+    leaves="disk_copy",
 )
 
 
@@ -830,7 +830,7 @@ class SwaWindowTable(Table):
     EVENTS = EVENTS
     CASES = CASES
     SLOT = SwaWindow
-    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}
+    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
     KERNELS: ClassVar[Mapping[str, str]] = {"pin": "validate_pin", "unpin": "unpin", "load_begin": "scrub"}
     EVICTION = EVICTION
 

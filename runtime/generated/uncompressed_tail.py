@@ -1143,7 +1143,7 @@ EVICTION = Eviction(
     guard=_eviction_guard,
     structure="flat",
     order=(OrderKey("state == expired", _eviction_key_1, "true"), OrderKey("last_use", _eviction_key_2, "lowest")),
-    leaves="tombstone",
+    leaves="disk_copy",
 )
 
 
@@ -1164,7 +1164,7 @@ class UncompressedTailTable(Table):
     EVENTS = EVENTS
     CASES = CASES
     SLOT = UncompressedTail
-    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64, "owner": np.uint32}
+    META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
     KERNELS: ClassVar[Mapping[str, str]] = {
         "append": "append",
         "pin": "validate_pin",

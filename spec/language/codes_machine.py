@@ -73,7 +73,9 @@ MACHINE_CODES: Mapping[str, CodeInfo] = {
     "E313": CodeInfo(
         "an eviction rule that does not fit the machine",
         "The candidates are the states marked evictable. 'first: lowest' and 'highest' order numbers, "
-        "'true' and 'false' conditions, and each key tells candidates apart.",
+        "'true' and 'false' conditions, and each key tells candidates apart. Kinds that a hit asks for all pages go "
+        "leaf_first, others flat. Only the former have a 'cascade:', of other kinds with slots in memory, and a "
+        "store has neither that nor a budget.",
         "order: [{by: last_use, first: true}]      # wrong\norder: [{by: last_use, first: lowest}]    # right",
     ),
     "E314": CodeInfo(
@@ -126,5 +128,16 @@ MACHINE_CODES: Mapping[str, CodeInfo] = {
         "A machine that counts pins claims, under 'always:', that there are none where a state counts as "
         "free; the checker then shows it.",
         "always:\n  free_means_free: {says: S2, that: state == free implies pins == 0}    # right",
+    ),
+    "E323": CodeInfo(
+        "an eviction rule that rests on what nobody keeps",
+        "A meta field is what the runtime writes there. In pools it keeps, where a machine declares them: last_use, "
+        "the clock of the last release or publication; uses, the leases taken since it was published; priority and "
+        "expires, which a publisher gives; tenant, a number for the salt of the keys, which a budget for each tenant "
+        "needs. A store keeps last_use and bytes. Any other field stays 0, so an order by it would be none.",
+        "meta:  {hits: u32}                              # wrong: nobody counts into it\n"
+        "order: [{by: hits, first: lowest}]\n"
+        "meta:  {uses: u32}                              # right\n"
+        "order: [{by: uses, first: lowest}]",
     ),
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .bounds import type_of
 from .coverage import paths, selects
 from .expressions import BOOL, INT, Expr, Not
-from .model import Machine
-from .problems import Problems
+from .kept import KEPT
+from .model import HitPolicy, Machine
+from .problems import Problems, closest
 from .scopes import STATE
 from .solver import satisfy
 from .trees import names_in
@@ -100,6 +103,64 @@ def order_is_sensible(machine: Machine, problems: Problems) -> None:
         elif not any(names_in(order.by)) or (found == BOOL and _constant(machine, order.by)):
             text = f"key {number} of the eviction order is the same for all candidates"
             problems.add("E313", order.at, text, "remove it")
+
+
+def rule_rests_on_what_is_kept(machine: Machine, problems: Problems) -> None:
+    """Every meta field that guard, order or budget reads is one that the runtime keeps, and wide enough for it."""
+    eviction = machine.eviction
+    if eviction is None or machine.hit is None:
+        return
+    kept, meta = KEPT[machine.hit], {field.name: field for field in machine.meta}
+    keys = enumerate(eviction.order, start=1)
+    read = [(order.by, f"key {number} of the eviction order", order.at) for number, order in keys]
+    if eviction.when is not None:
+        read.append((eviction.when, "the guard of the eviction rule", eviction.when.at))
+    for expression, what, at in read:
+        for name in dict.fromkeys(name.name for name in names_in(expression)):
+            if name in meta and name not in kept:
+                text = f"{what} reads '{name}', which nobody keeps"
+                problems.add("E323", at, text, f"the runtime keeps {', '.join(kept)}")
+    for name, field in meta.items():
+        if name in kept and field.bits < kept[name][0]:
+            text = f"meta field '{name}' has {field.bits} bits, and the runtime keeps {kept[name][0]} in it"
+            problems.add("E323", field.at, text, f"make it u{kept[name][0]}")
+    if eviction.budget is None:
+        return
+    if eviction.budget.tenant is not None and "tenant" in kept and "tenant" not in meta:
+        text = "the budget is for each tenant, and the machine doesn't say whose a slot is"
+        problems.add("E323", eviction.budget.at, text, "add to 'meta:'  tenant: u32")
+
+
+def rule_fits_the_hit_policy(machine: Machine, problems: Problems) -> None:
+    """Pages go from the end of a chain, all else in any place; only pools have budgets, cascades and an index."""
+    eviction = machine.eviction
+    if eviction is None or machine.hit is None:
+        return
+    wanted = "leaf_first" if machine.hit is HitPolicy.ALL_PAGES else "flat"
+    if eviction.structure != wanted:
+        text = f"the structure is '{eviction.structure}', and the kind is asked for {machine.hit.value}"
+        problems.add("E313", eviction.at, text, f"write 'structure: {wanted}'")
+    if machine.hit is not HitPolicy.ALL_PAGES and eviction.cascade:
+        text = "something goes with these slots, but nothing hangs on them"
+        problems.add("E313", eviction.at, text, "only pages that a hit asks for from the first on may have 'cascade:'")
+    if machine.hit is HitPolicy.BY_KIND:
+        if eviction.budget is not None:
+            problems.add("E313", eviction.budget.at, "a store has no pool to share", "leave 'budget:' out")
+        if eviction.leaves != "nothing":
+            text = f"what a store evicts leaves nothing, and not '{eviction.leaves}'"
+            problems.add("E313", eviction.at, text, "write 'leaves: nothing'")
+
+
+def cascades_name_kinds(machines: Sequence[Machine], problems: Problems) -> None:
+    """What goes with a slot is of another kind that has slots in fast memory."""
+    kinds = [machine.name for machine in machines if machine.hit not in (None, HitPolicy.BY_KIND)]
+    for machine in machines:
+        for name in machine.eviction.cascade if machine.eviction is not None else ():
+            if name not in kinds or name == machine.name:
+                assert machine.eviction is not None
+                text = f"'{name}' goes with '{machine.name}', and is no other kind with slots in memory"
+                others = [kind for kind in kinds if kind != machine.name]
+                problems.add("E313", machine.eviction.at, text, closest(name, others, "name such a kind"))
 
 
 def _constant(machine: Machine, condition: Expr) -> bool:

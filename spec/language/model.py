@@ -162,15 +162,26 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of a pool may be cached, in percent of its slots; None: all of it."""
+
+    kind: int | None  # in all
+    tenant: int | None  # of one tenant, while others want room
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Eviction:
-    """Which slots are reclaimed, in which order, and what is left behind."""
+    """Which slots are reclaimed, in which order, what goes with them, and what is left behind."""
 
     event: str
     candidates: tuple[str, ...]
     when: Expr | None
     structure: str  # leaf_first | flat
     order: tuple[Order, ...]
-    leaves: str  # tombstone | packed_copy | disk_copy | nothing
+    leaves: str  # tombstone | disk_copy | nothing
+    cascade: tuple[str, ...]  # machines
+    budget: Budget | None
     at: Place
 
 

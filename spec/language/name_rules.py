@@ -15,7 +15,7 @@ Spelled = tuple[str, str, Place]  # what generated code calls it, what it is in 
 # Classes that generated modules import, and types and functions of the base header.
 _PYTHON_CLASSES = (
     "Bits Case ClassVar Codes Event Eviction Flag Flags Given Index IntEnum Layout Mapping Meta Number Numbers "
-    "OrderKey Refusal Slot Table Words"
+    "OrderKey Refusal Shares Slot Table Words"
 ).split()
 _CUDA_NAMES = "kv_u8 kv_u16 kv_u32 kv_u64 kv_i64 kv_get kv_put kv_refusal".split()
 _NOWHERE = Place("", 0, 0)

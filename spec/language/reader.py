@@ -17,6 +17,7 @@ from .faults import FAULT_KEYS, faulty_event
 from .model import (
     Actor,
     Argument,
+    Budget,
     Event,
     Eviction,
     Field,
@@ -53,7 +54,8 @@ from .source import (
 
 COUNTS_AS = ("free", "owned", "cached", "reclaimable", "loading", "expanding", "quarantined", "failed")
 STRUCTURES = ("leaf_first", "flat")
-LEAVES = ("tombstone", "packed_copy", "disk_copy", "nothing")
+LEAVES = ("tombstone", "disk_copy", "nothing")
+BUDGETS = ("kind", "tenant")
 FIRSTS = ("lowest", "highest", "true", "false")
 META_TYPES = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
 _ARGUMENT_BITS_MAX = 48
@@ -451,7 +453,7 @@ class _Machine:
             "the eviction rule",
             self.problems,
             required=("event", "from", "structure", "order", "leaves"),
-            optional=("when",),
+            optional=("when", "cascade", "budget"),
         )
         scope = eviction_scope(self.scope, self.meta)
         event = self._event(keys.get("event"), "the eviction rule", self.problems)
@@ -464,9 +466,22 @@ class _Machine:
         structure = choice_of(keys.get("structure"), "'structure' of the eviction rule", self.problems, STRUCTURES)
         leaves = choice_of(keys.get("leaves"), "'leaves' of the eviction rule", self.problems, LEAVES)
         order = self._order(keys.get("order"), scope)
+        cascade = one_or_more(keys.get("cascade"), "'cascade' of the eviction rule", self.problems)
+        budget = self._budget(keys.get("budget"))
         if event is None or structure is None or leaves is None:
             return None
-        return Eviction(event.name, tuple(candidates), when, structure, order, leaves, node.at)
+        others = tuple(word.text for word in cascade)
+        return Eviction(event.name, tuple(candidates), when, structure, order, leaves, others, budget, node.at)
+
+    def _budget(self, node: Node | None) -> Budget | None:
+        if node is None:
+            return None
+        keys = keys_of(node, "the budget of the eviction rule", self.problems, optional=BUDGETS)
+        shares = {
+            name: number_of(keys.get(name), f"'{name}' of the budget, in percent,", self.problems, 1, 100)
+            for name in BUDGETS
+        }
+        return Budget(shares["kind"], shares["tenant"], node.at)
 
     def _order(self, node: Node | None, scope: Scope) -> tuple[Order, ...]:
         found = []

@@ -14,10 +14,13 @@ from .event_rules import (
 )
 from .eviction_rules import (
     candidates_are_evictable,
+    cascades_name_kinds,
     eviction_is_possible,
     eviction_takes_no_arguments,
     order_is_sensible,
     picks_are_taken,
+    rule_fits_the_hit_policy,
+    rule_rests_on_what_is_kept,
 )
 from .model import Machine, Vocabulary
 from .name_rules import machines_stay_apart, names_stay_apart, refusals_stay_apart
@@ -59,6 +62,8 @@ RULES: tuple[Rule, ...] = (
     eviction_is_possible,
     picks_are_taken,
     order_is_sensible,
+    rule_rests_on_what_is_kept,
+    rule_fits_the_hit_policy,
     properties_say_something,
     always_holds_at_first,
     free_states_have_no_pins,
@@ -112,6 +117,7 @@ def check_vocabulary(
     machines = (*generated, *protocol_machines)
     refusals_stay_apart(vocabulary, problems)
     machines_stay_apart(generated, problems)
+    cascades_name_kinds(generated, problems)
     actors = {actor for machine in machines for event in machine.events for actor in event.by}
     refusals = {case.refuse for machine in machines for event in machine.events for case in event.cases}
     for actor in vocabulary.actors:

@@ -16,7 +16,7 @@ from .faults import FAULT_KEYS
 from .load import Spec
 from .model import HitPolicy, Vocabulary
 from .profile import ITEM_BYTES, POLICIES, ROLES, SCORES
-from .reader import COUNTS_AS, FIRSTS, LEAVES, META_TYPES, STRUCTURES
+from .reader import BUDGETS, COUNTS_AS, FIRSTS, LEAVES, META_TYPES, STRUCTURES
 
 _Schema = dict[str, Any]
 
@@ -78,6 +78,8 @@ def machine_schema(vocabulary: Vocabulary) -> _Schema:
                 "items": _object({"by": _EXPRESSION, "first": {"enum": [*FIRSTS, True, False]}}, ("by", "first")),
             },
             "leaves": _words(LEAVES),
+            "cascade": _one_or_more(_TEXT),
+            "budget": _object({name: _number(1, 100) for name in BUDGETS}, ()),
         },
         ("event", "from", "structure", "order", "leaves"),
     )
