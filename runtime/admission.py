@@ -282,6 +282,11 @@ class Admission:
             if ticket.state == "open":
                 raise
 
+    def bytes_of(self, answer: Answer) -> float:
+        """Bytes that the load of an answer moves, whatever the tier."""
+        _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
+        return float(sum(amount for name, amount in in_flight.items() if name.startswith("bytes")))
+
     def taken(self, name: str) -> int:
         """How much of a limited thing is taken, by its name in ``Limits.by_name``."""
         return int(self.words.fields("count", [self._names[name][0]])[0])

@@ -132,6 +132,10 @@ class Queues:
         """The queue that a request is in; KeyError when it is in none."""
         return self._where[request]
 
+    def cost(self, request: int) -> float:
+        """What its turn costs; KeyError when it waits nowhere."""
+        return self._lines[self._where[request]].waiting[request].cost
+
     def depth(self, queue: Queue) -> int:
         """Requests in a queue."""
         return len(self._lines[queue].waiting)
