@@ -74,6 +74,31 @@ class Refused(KvfsmError):
         super().__init__(f"{refusal.name} at {layer}: {detail}")
 
 
+class Broken(KvfsmError):
+    """An invariant does not hold any more: what must succeed did not. It poisons the manager, see ``poison.py``."""
+
+    def __init__(self, invariant: str, what: str):
+        self.invariant = invariant
+        self.what = what
+        super().__init__(f"{invariant} is broken: {what}")
+
+
+class Poisoned(KvfsmError):
+    """An invariant broke earlier, so nothing is done any more: what slots hold, and who reads them, is not known.
+
+    ``invariant`` says which one, ``where`` in which call, ``what`` was found, and ``events`` which calls of events led
+    there, oldest first. Make a new manager; ``audit()`` of this one lists all that is wrong.
+    """
+
+    def __init__(self, invariant: str, where: str, what: str, events: Sequence[str] = ()):
+        self.invariant = invariant
+        self.where = where
+        self.what = what
+        self.events = tuple(events)
+        lines = "".join(f"\n  {event}" for event in self.events)
+        super().__init__(f"{invariant} broke in {where}: {what}; make a new manager. Last events:{lines}")
+
+
 class RankError(KvfsmError):
     """Ranks did not agree on anything in this step; this rank holds nothing of it."""
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .answers import Reason
 from .arena import Arena
-from .errors import Refused
+from .errors import Broken, Refused
 from .kinds import Rules
 from .table import OnEvent, Table
 
@@ -117,11 +117,21 @@ class Pool:
             refusal: Any = self.table.REFUSALS(code)
             raise Refused(refusal, layer, f"{self.kind} refuses '{event}': {refusal.reason}")
 
+    def sure(self, event: str, slots: npt.NDArray[Any], invariant: str, /, **given: npt.ArrayLike) -> None:
+        """The same of what is ours to do: no slot can refuse it unless an invariant is broken.
+
+        Raises:
+            Broken: a slot refuses; nothing was applied.
+        """
+        if code := self.fire(event, slots, **given):
+            refusal: Any = self.table.REFUSALS(code)
+            raise Broken(invariant, f"{self.kind} refuses '{event}' as {refusal.name}: {refusal.reason}")
+
     def release(self, event: str, slots: Slots, /, **given: npt.ArrayLike) -> None:
-        """Fire an event that makes slots free, and put them on the stack."""
+        """Fire an event that makes slots free, and put them on the stack. Raises Broken (S2) when one refuses."""
         if len(slots):
             gone = self.count_lossy(slots) if self.lossy else 0
-            self.must(event, slots, "pool", **given)
+            self.sure(event, slots, "S2", **given)
             self.lossy -= gone
             self.give_back(slots)
 

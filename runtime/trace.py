@@ -90,6 +90,13 @@ class EventTrace:
                 self._trim()
         return lines(heads, kept, [ends[pool.number] for pool in pools], firsts, dropped)
 
+    def last(self, calls: int) -> tuple[str, ...]:
+        """The newest calls in words, oldest first; of all sources together. Locks nothing but the trace itself."""
+        with self._mutex:
+            kept = [record for record in list(self._calls)[-calls:] if isinstance(record, Call)]
+            pools = [self._pools[record.pool] for record in kept]
+        return tuple(pool.says(record) for pool, record in zip(pools, kept, strict=True))
+
     def write(self, path: str | os.PathLike[str]) -> int:
         """Put the trace in a file, whole or not at all; returns its bytes.
 
@@ -199,6 +206,22 @@ class _Pool:
     table: type[Table]
     words: npt.NDArray[np.int64]
 
+    def says(self, call: Call) -> str:
+        """One call in words: where, what it asked for, and what came of it."""
+        table, shown = self.table, 6
+        names = [one.name for one in table.EVENTS[call.event].given]
+        given = ", ".join(f"{name}={_short(value)}" for name, value in zip(names, call.given, strict=True))
+        slots = call.slots[:shown].tolist()
+        more = f" and {len(call.slots) - shown} more" if len(call.slots) > shown else ""
+        state = table.LAYOUT.field("state")
+        codes = sorted({int(word) >> state.shift & state.mask for word in call.after})
+        states: Any = table.STATES
+        came = ", ".join(states(code).name.lower() for code in codes)
+        if call.codes is not None:
+            refusals: Any = table.REFUSALS
+            came = "refused as " + ", ".join(sorted({refusals(int(code)).name for code in call.codes if code}))
+        return f"{self.source.name}: {table.MACHINE} {slots}{more} {call.event}({given}): {came}"
+
     def head(self) -> PoolHead:
         table = self.table
         given = {name: tuple(one.name for one in event.given) for name, event in table.EVENTS.items()}
@@ -207,3 +230,10 @@ class _Pool:
         return PoolHead(
             self.number, self.source.name, table.MACHINE, table.DIGEST, fields, refusals, given, self.words.copy()
         )
+
+
+def _short(value: Any) -> str:
+    """An argument: one value, or as many as there is room for."""
+    flat = np.ravel(value)
+    distinct = np.unique(flat)
+    return str(distinct[0]) if len(distinct) == 1 else f"{flat[:6].tolist()}{'...' if len(flat) > 6 else ''}"

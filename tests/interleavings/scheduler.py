@@ -252,4 +252,4 @@ def _caller() -> str:
     return frame.f_code.co_qualname
 
 
-_SWITCHING = ("interleavings/scheduler.py", "interleavings/watching.py")
+_SWITCHING = ("interleavings/scheduler.py", "interleavings/watching.py", "runtime/poison.py")
