@@ -88,7 +88,7 @@ events:
 eviction:
   event: back
   from: [busy]
-  structure: flat
+  structure: leaf_first
   order: [{by: "max(last_use, property)", first: highest}]
   leaves: nothing
 """,
