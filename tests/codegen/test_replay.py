@@ -290,7 +290,7 @@ def test_a_refusal_that_is_not_for_room_is_a_fault(
     publish = RequestTable.publish
 
     def forget(self: RequestTable, row: int, *given: Any, **named: Any) -> int:
-        self._epoch[row] -= 1
+        self._rows.epoch[row] -= 1
         return publish(self, row, *given, **named)
 
     monkeypatch.setattr(RequestTable, "publish", forget)

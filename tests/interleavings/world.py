@@ -302,12 +302,12 @@ class World:
             if kind in PAGED:
                 places, slots = list(range(start, stop)), requests.table(kind, [row])[0][start:stop]
             elif kind == "uncompressed_tail":
-                places, slots = [stop], requests._tail[row : row + 1]
+                places, slots = [stop], requests.tail_table([row])
             elif self.profile.window_block is None:
-                places, slots = [stop], requests._ring[row, :1]
+                places, slots = [stop], requests.window_table([row])[0]
             else:
-                held = requests._ring_block[row] >= 0
-                places, slots = requests._ring_block[row][held].tolist(), requests._ring[row][held]
+                blocks, slots = requests.window_blocks([row])[0], requests.window_table([row])[0]
+                places, slots = blocks[blocks >= 0].tolist(), slots[blocks >= 0]
             for part in range(2):
                 self.write(keys, kind, places, slots, part)
 

@@ -85,6 +85,9 @@ class DictStore:
         into[:] = np.frombuffer(payload, np.uint8)
         return Found(Verdict.OK, meta, len(payload))
 
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
+        return [self.get(*one) for one in zip(ids, into, strict=True)]
+
     def reset(self) -> int:
         self.objects.clear()
         self.epoch += 1
@@ -392,11 +395,11 @@ class Requests(RuleBasedStateMachine):
             self.check_bytes(prompt, lease)
         requests = self.manager.requests
         for row, prompt in self.live.items():
-            shared = int(requests._shared[row])
+            shared = int(requests.shared_tokens([row])[0]) // self.granule
             for kind in PAGED if shared else ():
                 if kind in self.model.kinds:
                     slots = requests.table(kind, [row])[0][:shared]
-                    self.compare(prompt, kind, range(shared), slots, exact=not requests._lossy[row])
+                    self.compare(prompt, kind, range(shared), slots, exact=not requests.is_lossy(row))
 
     @invariant()
     def what_the_device_uses_is_nobody_elses(self) -> None:
@@ -431,7 +434,8 @@ class Requests(RuleBasedStateMachine):
             if kind in PAGED:
                 slots = requests.table(kind, [row])[0]
             else:
-                slots = requests._tail[row : row + 1] if kind == "uncompressed_tail" else requests._ring[row]
+                tail = kind == "uncompressed_tail"
+                slots = requests.tail_table([row]) if tail else requests.window_table([row])[0]
             held[kind] = slots[slots >= 0].astype(np.intp)
         return held
 
@@ -467,17 +471,17 @@ class Requests(RuleBasedStateMachine):
     def write_row(self, row: int, prompt: int) -> None:
         """What decoding leaves in whole granules, and at the boundary."""
         requests = self.manager.requests
-        whole, shared = int(requests.tokens[row]) // self.granule, int(requests._shared[row])
+        whole, shared = int(requests.tokens[row]) // self.granule, int(requests.shared_tokens([row])[0]) // self.granule
         for kind in self.model.kinds:
             if kind in PAGED:
                 self.write(prompt, kind, range(shared, whole), requests.table(kind, [row])[0][shared:whole])
             elif kind == "uncompressed_tail":
-                self.write(prompt, kind, [whole], requests._tail[row : row + 1])
+                self.write(prompt, kind, [whole], requests.tail_table([row]))
             elif self.model.window_block is None:
-                self.write(prompt, kind, [whole], requests._ring[row, :1])
+                self.write(prompt, kind, [whole], requests.window_table([row])[0])
             else:
-                held = requests._ring_block[row] >= 0
-                self.write(prompt, kind, requests._ring_block[row][held].tolist(), requests._ring[row][held])
+                blocks, slots = requests.window_blocks([row])[0], requests.window_table([row])[0]
+                self.write(prompt, kind, blocks[blocks >= 0].tolist(), slots[blocks >= 0])
 
     def write(self, prompt: int, kind: str, places: Sequence[int], slots: Any) -> None:
         """What computing the model would leave."""

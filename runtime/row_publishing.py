@@ -1,0 +1,131 @@
+"""A live request lets others find its whole granules, and goes on reading them itself under pins.
+
+Only committed tokens count. Paged kinds change over from blocks that the row fills to blocks of the cache, its own or
+those that others published before; tail and window are copied where the row stands exactly at a boundary. The caller
+holds the manager's lock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Reason
+from .errors import Refused
+from .index import Spot
+from .keys import Keys
+from .lease import Done
+from .live_rows import GUARD, LiveRows, Rows
+from .live_window import LiveWindow
+
+
+class RowPublisher:
+    """Publishes rows of one table of live requests."""
+
+    def __init__(self, rows: LiveRows, window: LiveWindow | None) -> None:
+        self._rows = rows
+        self._window = window
+
+    def check_keys(self, row: int, keys: Keys) -> None:
+        """Raise Refused (IDENTITY) for keys of another model, ValueError for keys that don't cover the row."""
+        self._rows.manager.check_keys(keys)
+        whole = int(self._rows.tokens[row]) // self._rows.granule
+        if whole > len(keys):
+            raise ValueError(f"the row holds {whole} whole granules, the keys {len(keys)}")
+
+    def check_epoch(self, row: int) -> None:
+        """Raise Refused (EPOCH) where the row goes on from what was computed before a reset."""
+        rows, manager = self._rows, self._rows.manager
+        if rows.epoch[row] != manager.epoch:
+            what = f"row {row} goes on from epoch {rows.epoch[row]}, and it is {manager.epoch} now"
+            raise Refused(Reason.EPOCH, "publish", what)
+
+    def publish(self, row: int, keys: Keys, done: Done | None) -> int:
+        """See ``RequestTable.publish``; the row was checked."""
+        rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
+        start, stop = int(rows.shared[row]), int(rows.tokens[row]) // rows.granule
+        if stop <= start:
+            return start
+        kinds = [kind for kind in rows.kinds if kind in core.paged]
+        core.check_chain(core.index.locate(keys.digests, start), start, kinds)
+        self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
+        spot = core.index.extend(keys.digests, stop)
+        places = np.arange(start, stop)
+        lossy = bool(rows.lossy[row])
+        kept: dict[str, Rows] = {}
+        for kind in kinds:
+            pool, held = core.pools[kind], rows.held(kind, row, start, stop)
+            fresh = core.fresh(kind, spot, places, held)
+            expected = pool.generations(held[fresh])
+            versions = core.versions(kind, spot, places[fresh])
+            if kind == "indexer_state" and fresh.any():
+                self._tie(held[fresh], expected, versions)
+            if fresh.any():
+                core.seal(kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
+            core.place(kind, spot, places, held, fresh)
+            rows.give_up(kind, held[~fresh], done)
+            kept[kind] = held[fresh]
+        for kind in kinds:
+            pool = core.pools[kind]
+            held = core.index.slots(core.paged.index(kind), spot, start, stop).astype(np.intp)
+            given = pool.rules.pin(places, core.versions(kind, spot, places))
+            pool.must("pin", held, "publish", expected=pool.generations(held), **given)
+            rows.tables[kind][row, start:stop] = held
+            rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
+        rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
+        kept.update(self._publish_boundary(row, spot, stop, lossy))
+        core.settle(spot, kept, manager.clock())
+        return stop
+
+    def _tie(self, keys: Rows, expected: npt.NDArray[np.int64], versions: npt.NDArray[np.int64]) -> None:
+        """The indexer's keys take the version of the KV that was kept, which may be somebody else's."""
+        pool = self._rows.pool("indexer_state")
+        back = pool.table.fields("version", keys) > versions
+        for event, those in (("retract", back), ("index", ~back)):
+            pool.must(event, keys[those], "publish", expected=expected[those], to_version=versions[those])
+
+    def _check_readers(self, spot: Spot, start: int, kinds: list[str]) -> None:
+        """Raise Refused where what others published has no room for one more pin; nothing has changed then."""
+        core = self._rows.manager.core
+        for kind in kinds:
+            n, pool = core.paged.index(kind), core.pools[kind]
+            held = core.index.slots(n, spot, start, max(start, core.index.live(n, spot))).astype(np.intp)
+            full = held[pool.table.fields("pins", held) == pool.table.LAYOUT.field("pins").high]
+            if len(full):
+                given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
+                pool.must("pin", full, "publish", expected=pool.generations(full), **given)
+
+    def _publish_boundary(self, row: int, spot: Spot, stop: int, lossy: bool) -> dict[str, Rows]:
+        """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
+        rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
+        kept: dict[str, Rows] = {}
+        if int(rows.tokens[row]) != stop * rows.granule:
+            return kept
+        for trail, kind in enumerate(core.trailing):
+            pool = core.pools[kind]
+            places, source = self._boundary_slots(row, kind, stop)
+            missing = np.array([core.index.find(trail, spot, place) is None for place in places.tolist()], bool)
+            places, source = places[missing], source[missing].astype(np.intp)
+            try:
+                core.make_room({kind: len(places)})
+                copies = pool.take(len(places), pool.rules.take())
+            except Refused:
+                continue  # a window or tail that is not kept costs a replay, nothing else
+            manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))
+            core.fresh(kind, spot, places, copies)
+            core.seal(kind, copies, pool.generations(copies), places, np.zeros(len(places), np.int64), lossy=lossy)
+            kept[kind] = copies
+        return kept
+
+    def _boundary_slots(self, row: int, kind: str, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """Places of a boundary to keep, and the row's slots for them."""
+        rows, core, window = self._rows, self._rows.manager.core, self._window
+        if kind == "uncompressed_tail":
+            return np.array([stop]), rows.tail[row : row + 1]
+        assert window is not None
+        spec = core.index.specs[core.trailing.index(kind)]
+        first = max(0, stop - -(-spec.need // spec.per))
+        places = rows.manager.window.places(spec, rows.granule, first, stop)
+        places = places[places >= spec.first(stop)] if spec.blocks else places
+        source = window.held(row, places if spec.blocks else places * 0)
+        return places[source != GUARD], source[source != GUARD]
