@@ -99,22 +99,14 @@ class Loader:
             self._unhold(held[0], held[1], plan)
             raise
         batches = [
-            Batch(
-                kind,
-                places,
-                slots[kind],
-                core.pools[kind].generations(slots[kind]),
-                versions[kind],
-                np.zeros(len(places), np.bool_),
-                "load_begin",
-                "load_done",
-            )
+            self._batch(kind, places, slots[kind], versions[kind], np.zeros(len(places), np.bool_))
             for kind, places in plan.wanted.items()
         ]
         if len(expand):
             batches.append(self._expansion(expand, held[0]))
         number = next(self._numbers)
         ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
+        ticket.waiting.append(owner)
         self.tickets[number] = ticket
         return ticket
 
@@ -126,12 +118,27 @@ class Loader:
                 raise Refused(Reason.LEASE, "load", f"ticket {ticket.ticket_id} {what}")
             ticket.moving = True
         try:
-            ok = self._transfer(ticket) and self._land_all(ticket)
+            ok = self._transfer(ticket)
+            self._land_all(ticket)
         except BaseException:  # the bytes have stopped by now, and no object is to blame
-            ticket.missing = {}
-            self.done(ticket, False, stopped=True)
+            self.done(ticket, False, missing={}, stopped=True)
             raise
         self.done(ticket, ok, stopped=True)
+
+    def join(self, ticket: Ticket, owner: str) -> None:
+        """See ``Ticket.join``."""
+        self._check(ticket, "open")
+        ticket.waiting.append(owner)
+
+    def leave(self, ticket: Ticket, owner: str) -> bool:
+        """See ``Ticket.leave``."""
+        if owner not in ticket.waiting:
+            raise Refused(Reason.LEASE, "load", f"{owner!r} does not wait for ticket {ticket.ticket_id}")
+        ticket.waiting.remove(owner)
+        if ticket.waiting or ticket.state != "open":
+            return False
+        self._abort(ticket)
+        return True
 
     def land(self, ticket: Ticket, kind: str) -> int:
         """See ``Ticket.land``."""
@@ -143,6 +150,12 @@ class Loader:
                     self._land(batch)
                     landed = batch.landed
             return landed
+
+    def miss(self, ticket: Ticket, missing: Mapping[str, Numbers]) -> None:
+        """See ``Ticket.miss``."""
+        with self._manager.lock:
+            self._check(ticket, "open")
+            self._miss(ticket, missing)
 
     def use_layer(self, ticket: Ticket, layer: int) -> Refusal | None:
         """See ``Ticket.use_layer``."""
@@ -156,43 +169,38 @@ class Loader:
                         return Refusal(code)
             return None
 
-    def done(self, ticket: Ticket, ok: bool, *, stopped: bool = False) -> None:
+    def done(
+        self, ticket: Ticket, ok: bool, *, missing: Mapping[str, Numbers] | None = None, stopped: bool = False
+    ) -> None:
         """See ``Ticket.done``. ``stopped`` when it is ``transfer`` that says so."""
-        manager, core = self._manager, self._manager.core
+        manager, plan = self._manager, ticket.plan
         with manager.lock:
             self._check_still(ticket, stopped)
             if ticket.state == "aborted":
                 self._free_aborted(ticket, "late")
                 return
             self._check(ticket, "open")
-            blamed = self._blamed(ticket) if not ok else []
-            ok = ok and ticket.epoch == manager.epoch
-            spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
-            ok = ok and self._still_fits(ticket, spot)
-            if ok:
+            fits = ticket.epoch == manager.epoch and self._still_fits(ticket)
+            if ok and fits:
                 self._check_landed(ticket)
-                self._publish(ticket)
-            else:
-                for batch in ticket.batches:
-                    pool = core.pools[batch.kind]
-                    given = pool.rules.load_done(False, batch.lossy)
-                    pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
-                    pool.release("discard", batch.slots, expected=batch.generations)
-            self._count_failures(blamed)
-            if ok and self._failures:
-                self.forget_failures(self._objects(ticket, ticket.plan.wanted))
-            self._end(ticket, "done" if ok else "failed")
+            elif not ok and missing is not None:
+                self._miss(ticket, missing)
+            if fits:
+                ticket.kept = plan.boundary if ok else self._whole(ticket)
+            self._publish(ticket)
+            self._discard(ticket)
+            if not ok:
+                self._count_failures(self._objects(ticket, plan.wanted if ticket.missing is None else ticket.missing))
+            if ticket.kept and self._failures:
+                kept = {batch.kind: batch.places[batch.granules < ticket.kept] for batch in ticket.batches}
+                self.forget_failures(self._objects(ticket, {kind: kept[kind] for kind in plan.wanted}))
+            self._end(ticket, "done" if ok and fits else "failed")
 
     def abort(self, ticket: Ticket) -> None:
         """See ``Ticket.abort``."""
         with self._manager.lock:
             self._check(ticket, "open")
-            for batch in ticket.batches:
-                pool = self._manager.core.pools[batch.kind]
-                pool.must("load_abort", batch.slots, "load", expected=batch.generations)
-            ticket.state = "aborted"
-            self._unhold(ticket.held, ticket.held_generations, ticket.plan)
-            ticket.held = ticket.held[:0]
+            self._abort(ticket)
 
     def quiesce(self, ticket: Ticket) -> None:
         """See ``Ticket.quiesce``."""
@@ -204,46 +212,74 @@ class Loader:
     # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
 
     def _transfer(self, ticket: Ticket) -> bool:
-        """Move all bytes of a ticket; False when the store can't give one of the objects."""
-        manager, plan = self._manager, ticket.plan
+        """Move a ticket's bytes up to the first that the store can't give; False when there is one, or an abort."""
+        manager, cut = self._manager, ticket.plan.boundary
         for batch in ticket.batches:
             if ticket.state != "open":  # aborted meanwhile
                 return False
-            arena = manager.core.pools[batch.kind].arena.bytes
+            count = int(np.searchsorted(batch.granules, cut))
             if batch.begin == "expand_begin":
-                data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed)
-                manager.backend.scatter(arena, batch.slots, data)
-                continue
-            if manager.store is None:
-                return False
-            ids = manager.object_of(plan.claim.digests, plan.claim.salt, batch.kind, batch.places)
-            for n, (slot, name) in enumerate(zip(batch.slots.tolist(), ids, strict=True)):
-                found = manager.store.get(name, arena[slot])
-                if found.verdict != 0:
-                    ticket.missing = {batch.kind: batch.places[n : n + 1]}
-                    return False
-                batch.lossy[n] = bool(found.meta.get("lossy", False))
-        return True
+                if count:
+                    data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed[:count])
+                    manager.backend.scatter(manager.core.pools[batch.kind].arena.bytes, batch.slots[:count], data)
+                given = np.ones(count, np.bool_)
+            else:
+                given = self._read(ticket, batch, count)
+            if not given.all():
+                cut = int(batch.granules[int(np.argmin(given))])
+            with manager.lock:
+                batch.here[:count] = given
+                batch.here[count:] = False  # of no use, and not read
+                if ticket.state == "open" and not given.all():
+                    self._miss(ticket, {batch.kind: batch.places[:count][~given]})
+        return ticket.missing is None
 
-    def _land_all(self, ticket: Ticket) -> bool:
-        """All layers of a ticket have arrived; False when it was aborted meanwhile."""
+    def _read(self, ticket: Ticket, batch: Batch, count: int) -> npt.NDArray[np.bool_]:
+        """Read the first objects of a batch into their slots; which of them the store gave, whole."""
+        manager, claim = self._manager, ticket.plan.claim
+        if manager.store is None or not count:
+            return np.zeros(count, np.bool_)
+        arena = manager.core.pools[batch.kind].arena.bytes
+        names = manager.object_of(claim.digests, claim.salt, batch.kind, batch.places[:count])
+        found = manager.store.get_many(names, [arena[slot] for slot in batch.slots[:count].tolist()])
+        batch.lossy[:count] = [bool(one.meta.get("lossy", False)) for one in found]
+        whole = arena.shape[1]
+        return np.array([one.verdict == 0 and one.length == whole for one in found], np.bool_)
+
+    def _land_all(self, ticket: Ticket) -> None:
+        """All layers of a ticket have arrived, unless it was aborted meanwhile."""
         with self._manager.lock:
-            if ticket.state != "open":
-                return False
-            for batch in ticket.batches:
-                if batch.kind in self._manager.core.paged:
-                    for _ in self._manager.profile.layouts[batch.kind].layers:
+            if ticket.state == "open":
+                for batch in ticket.batches:
+                    for _ in range(batch.layers):
                         self._land(batch)
-            return True
 
     def _land(self, batch: Batch) -> None:
-        pool = self._manager.core.pools[batch.kind]
-        pool.must("land", batch.slots, "load", expected=batch.generations, layer=batch.landed)
+        if batch.kind in self._manager.core.paged:
+            pool, here = self._manager.core.pools[batch.kind], batch.here
+            pool.must("land", batch.slots[here], "load", expected=batch.generations[here], layer=batch.landed)
         batch.landed += 1
 
-    def _blamed(self, ticket: Ticket) -> list[ObjectId]:
-        """The objects because of which a load failed."""
-        return self._objects(ticket, ticket.plan.wanted if ticket.missing is None else ticket.missing)
+    def _miss(self, ticket: Ticket, missing: Mapping[str, Numbers]) -> None:
+        """Some places will not come; none where a load fails for another reason."""
+        known = dict(ticket.missing or {})
+        for kind, places in missing.items():
+            if not len(places):
+                continue
+            known[kind] = np.union1d(known.get(kind, places), places)
+            for batch in ticket.batches:
+                if batch.kind == kind and batch.begin == "load_begin":
+                    batch.here[np.isin(batch.places, places)] = False
+        ticket.missing = known
+
+    def _whole(self, ticket: Ticket) -> int:
+        """After a failure, the granules before the first of which anything is missing; 0 where nobody knows what is."""
+        if not ticket.missing:
+            return 0
+        lacking = [
+            batch.granules if batch.landed < batch.layers else batch.granules[~batch.here] for batch in ticket.batches
+        ]
+        return int(min(granules.min() for granules in lacking if len(granules)))
 
     def _objects(self, ticket: Ticket, places: Mapping[str, npt.ArrayLike]) -> list[ObjectId]:
         """Store ids of some of the objects that a ticket loads."""
@@ -259,20 +295,27 @@ class Loader:
                 self._failures.pop(next(iter(self._failures)))
 
     def _publish(self, ticket: Ticket) -> None:
-        """Everything has landed: make it readable, and give back what others published meanwhile."""
+        """Make what the ticket keeps readable, and give back what others published meanwhile."""
         manager, core, plan = self._manager, self._manager.core, ticket.plan
-        spot = core.index.extend(plan.claim.digests, plan.boundary)
+        parts = [(batch, int(np.searchsorted(batch.granules, ticket.kept))) for batch in ticket.batches]
+        parts = [(batch, count) for batch, count in parts if count]
+        if not parts:
+            return
+        stop = plan.boundary  # of a part only as far as it goes: nothing in the index is empty
+        if ticket.kept < stop:
+            stop = max(int(batch.granules[count - 1]) + 1 for batch, count in parts)
+        spot = core.index.extend(plan.claim.digests, stop)
         kept: dict[str, Slots] = {}
         held = ticket.held
         core.advance(spot)
-        for batch in sorted(ticket.batches, key=lambda batch: (core.kinds.index(batch.kind), int(batch.places[0]))):
+        for batch, count in sorted(parts, key=lambda part: (core.kinds.index(part[0].kind), int(part[0].places[0]))):
             pool = core.pools[batch.kind]
-            given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy)
-            pool.must(batch.done, batch.slots, "load", expected=batch.generations, **given)
+            given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy[:count])
+            pool.must(batch.done, batch.slots[:count], "load", expected=batch.generations[:count], **given)
             if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
                 self._unhold(ticket.held, ticket.held_generations, ticket.plan)
                 ticket.held = ticket.held[:0]
-            for low, high in _runs(batch, batch.kind in core.paged):
+            for low, high in _runs(batch.places[:count], batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
                 fresh = core.fresh(batch.kind, spot, places, slots)
                 if batch.begin == "expand_begin":
@@ -283,17 +326,30 @@ class Loader:
                 kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
         core.settle(spot, kept, manager.clock())
 
+    def _discard(self, ticket: Ticket) -> None:
+        """Nothing is left of what the ticket does not keep."""
+        for batch in ticket.batches:
+            rest = slice(int(np.searchsorted(batch.granules, ticket.kept)), None)
+            slots, generations = batch.slots[rest], batch.generations[rest]
+            if len(slots):
+                pool = self._manager.core.pools[batch.kind]
+                given = pool.rules.load_done(False, batch.lossy[rest])
+                pool.must(batch.done, slots, "load", expected=generations, **given)
+                pool.release("discard", slots, expected=generations)
+
     def _check_landed(self, ticket: Ticket) -> None:
         for batch in ticket.batches:
-            if batch.kind in self._manager.core.paged:
-                layers = len(self._manager.profile.layouts[batch.kind].layers)
-                if batch.landed < layers:
-                    what = f"{batch.kind}: {batch.landed} of {layers} layers have landed"
-                    raise Refused(Refusal.INCOMPLETE, "load", what)
+            if not batch.here.all():
+                what = f"{batch.kind}: places {batch.places[~batch.here].tolist()} are missing"
+                raise Refused(Refusal.INCOMPLETE, "load", what)
+            if batch.kind in self._manager.core.paged and batch.landed < batch.layers:
+                what = f"{batch.kind}: {batch.landed} of {batch.layers} layers have landed"
+                raise Refused(Refusal.INCOMPLETE, "load", what)
 
-    def _still_fits(self, ticket: Ticket, spot: Any) -> bool:
+    def _still_fits(self, ticket: Ticket) -> bool:
         """Whether the chain before each batch is still there, and what it is tied to is of the same version."""
         core = self._manager.core
+        spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
         first: dict[str, int] = {}
         for batch in ticket.batches:
             if batch.kind in core.paged:
@@ -359,10 +415,32 @@ class Loader:
         given: Given = {"wanted_layout": layout, "at_version": versions}
         slots = pool.take(len(packed), given, "expand_begin")
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
+        batch = self._batch("compressed_kv", places, slots, versions, lossy, "expand")
+        batch.packed = [core.cold_bytes[slot][0] for slot in packed.tolist()]
+        return batch
+
+    def _batch(
+        self, kind: str, places: Numbers, slots: Slots, versions: Numbers, lossy: npt.NDArray[np.bool_],
+        verb: str = "load",
+    ) -> Batch:  # fmt: skip
+        core = self._manager.core
+        granules = places
+        if kind in core.trailing:
+            spec = core.index.specs[core.trailing.index(kind)]
+            granules = places // spec.per if spec.blocks else places - 1
+        layers = len(self._manager.profile.layouts[kind].layers) if kind in core.paged else 1
         return Batch(
-            "compressed_kv", places, slots, pool.generations(slots), versions, lossy, "expand_begin", "expand_done",
-            [core.cold_bytes[slot][0] for slot in packed.tolist()],
+            kind, places, granules, slots, core.pools[kind].generations(slots), versions, lossy,
+            np.ones(len(places), np.bool_), layers, f"{verb}_begin", f"{verb}_done",
         )  # fmt: skip
+
+    def _abort(self, ticket: Ticket) -> None:
+        for batch in ticket.batches:
+            pool = self._manager.core.pools[batch.kind]
+            pool.must("load_abort", batch.slots, "load", expected=batch.generations)
+        ticket.state = "aborted"
+        self._unhold(ticket.held, ticket.held_generations, ticket.plan)
+        ticket.held = ticket.held[:0]
 
     def _free_aborted(self, ticket: Ticket, state: str) -> None:
         for batch in ticket.batches:
@@ -388,7 +466,7 @@ class Loader:
             raise Refused(Reason.LEASE, "load", what)
 
 
-def _runs(batch: Batch, paged: bool) -> list[tuple[int, int]]:
-    """Parts [low, high) of a batch to publish one by one: runs of granules in a row; all of a trailing kind."""
-    cuts = (np.flatnonzero(np.diff(batch.places) != 1) + 1).tolist() if paged else []
-    return list(zip([0, *cuts], [*cuts, len(batch.places)], strict=True))
+def _runs(places: Numbers, paged: bool) -> list[tuple[int, int]]:
+    """Parts [low, high) of places to publish one by one: runs of granules in a row; all of a trailing kind."""
+    cuts = (np.flatnonzero(np.diff(places) != 1) + 1).tolist() if paged else []
+    return list(zip([0, *cuts], [*cuts, len(places)], strict=True))

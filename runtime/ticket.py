@@ -40,7 +40,9 @@ class Ticket:
     held: Slots  # packed slots that the expansion reads
     state: str = "open"
     held_generations: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
-    missing: Mapping[str, npt.ArrayLike] | None = None  # what the store could not give, where that is known
+    missing: Mapping[str, Numbers] | None = None  # places by kind that the store could not give, where that is known
+    kept: int = 0  # granules up to which it made readable what it brought; the plan's boundary when it is done
+    waiting: list[str] = field(default_factory=list)  # owners who wait for it, the one who opened it first
     moving: bool = False  # a transfer of ours is under way
     _calls: list[Callable[[Ticket], None]] = field(default_factory=list)
 
@@ -54,22 +56,42 @@ class Ticket:
         found = [batch.slots for batch in self.batches if batch.kind == kind]
         return np.concatenate(found) if found else np.empty(0, np.intp)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it holds no slots any more."""
+        return self.state not in ("open", "aborted")
+
+    # ---- for a caller who holds the manager's lock -----------------------------------------------------------------
+
+    def join(self, owner: str) -> None:
+        """One more waits for this ticket, which its plan's ``ticket`` named.
+
+        Raises:
+            Refused: LEASE when it is not open any more; match again.
+        """
+        self.loader.join(self, owner)
+
+    def leave(self, owner: str) -> bool:
+        """An owner waits no more. The last one to leave aborts the ticket, as ``abort`` does; returns whether it did.
+
+        A ticket that has ended or was aborted is left as it is.
+
+        Raises:
+            Refused: LEASE when this owner does not wait for it.
+        """
+        return self.loader.leave(self, owner)
+
     def then(self, call: Callable[[Ticket], None]) -> None:
         """Have ``call`` called once with this ticket, under the manager's lock, in the step in which the ticket ends.
 
         Its slots are readable by then, or free. Several are called in the order in which they were registered, each of
         them whatever another raises; what one raises goes to whoever ended the ticket, which has ended all the same.
-        The caller holds the lock; if the ticket has ended already, ``call`` is called at once.
+        If the ticket has ended already, ``call`` is called at once.
         """
         if self.ended:
             call(self)
         else:
             self._calls.append(call)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it holds no slots any more."""
-        return self.state not in ("open", "aborted")
 
     def end(self, state: str) -> None:
         """The loader has published or freed all slots. The caller holds the lock."""
@@ -79,11 +101,13 @@ class Ticket:
             for call in reversed(calls):
                 stack.callback(call, self)
 
-    def transfer(self) -> None:
-        """Move all bytes and end the ticket: what a worker runs, without the lock.
+    # ---- for whoever moves the bytes -------------------------------------------------------------------------------
 
-        Where the store can't give an object the ticket fails. An abort meanwhile stops it after the kind that is being
-        read, and the slots are free then.
+    def transfer(self) -> None:
+        """Move all bytes and end the ticket: what a worker runs.
+
+        Where the store can't give an object the ticket fails from there on, see ``done``. An abort stops it after the
+        kind that is being read, and then frees the slots.
 
         Raises:
             Exception: what the store or the backend raised; the ticket has failed then, and no object is to blame.
@@ -92,8 +116,20 @@ class Ticket:
         self.loader.transfer(self)
 
     def land(self, kind: str) -> int:
-        """One more layer of a kind has arrived in all its slots; returns the layers that are there."""
+        """One more layer of a kind has arrived in all its slots but those that are missing; returns the layers there.
+
+        A kind whose layers don't arrive one by one has one of them, its bytes.
+        """
         return self.loader.land(self, kind)
+
+    def miss(self, kind: str, places: npt.ArrayLike) -> None:
+        """The store can't give some places of the plan's ``wanted``: they land no more, and the load will fail.
+
+        Raises:
+            ValueError: places that the ticket does not load.
+            Refused: LEASE when it is not open any more.
+        """
+        self.loader.miss(self, {kind: self._wanted(kind, places)})
 
     def use_layer(self, layer: int) -> Refusal | None:
         """None when a reader may use one layer (its place, from 0) of all that is loaded, else the first refusal.
@@ -103,32 +139,38 @@ class Ticket:
         return self.loader.use_layer(self, layer)
 
     def done(self, ok: bool = True, *, missing: Mapping[str, npt.ArrayLike] | None = None) -> None:
-        """The transfer has ended. If well, all of it is readable from now on; if not, nothing is left of it.
+        """The transfer has ended. If well, all of it is readable from now on.
+
+        If not, and it is known what is missing, all kinds are cut at the granule of the first missing place, a layer
+        that has not landed being one: what lies before is readable from now on, up to ``kept`` granules. Nothing is
+        left of the rest; of a failure without reasons nothing at all.
 
         An object of which ``LOAD_ATTEMPTS`` loads in a row failed is planned no more, until it is stored here again or
         the epoch ends: who asks again computes.
 
         Args:
             ok: whether all bytes are there.
-            missing: after a failure, the places by kind, of the plan's ``wanted``, that could not be read. All of them
-                when that is not known.
+            missing: after a failure, the places by kind, of the plan's ``wanted``, that could not be read, beside those
+                told with ``miss``. All of them when that is not known. Empty: no object is to blame, nothing is kept.
 
         Raises:
-            Refused: INCOMPLETE when layers are missing; the ticket is open still. LEASE when it has ended before, or
-                while ``transfer`` runs, which ends it.
+            Refused: INCOMPLETE when layers or places are missing; the ticket is open still. LEASE when it has ended
+                before, or while ``transfer`` runs, which ends it.
             ValueError: ``missing`` names what the ticket does not load, or comes with ``ok``; the ticket is open still.
         """
-        for kind, places in (missing or {}).items():
-            wanted = self.plan.wanted.get(kind, np.empty(0, np.int64))
-            if ok or not np.isin(places, wanted).all():
-                what = f"places {np.ravel(places).tolist()} of {kind} as missing from ticket {self.ticket_id}, ok={ok}"
-                raise ValueError(f"{what}; give some of {wanted.tolist()}, after a failure")
-        if missing is not None:
-            self.missing = missing
-        self.loader.done(self, ok)
+        if ok and missing is not None:
+            raise ValueError(f"places are missing from ticket {self.ticket_id}, ok={ok}; name them after a failure")
+        known = None if missing is None else {kind: self._wanted(kind, places) for kind, places in missing.items()}
+        self.loader.done(self, ok, missing=known)
 
     def abort(self) -> None:
-        """The owner has gone while bytes may still arrive: the slots are quarantined."""
+        """Everybody who waits has gone while bytes may still arrive: the slots are quarantined.
+
+        One owner of several goes with ``leave``.
+
+        Raises:
+            Refused: LEASE when it is not open any more.
+        """
         self.loader.abort(self)
 
     def quiesce(self) -> None:
@@ -139,17 +181,29 @@ class Ticket:
         """
         self.loader.quiesce(self)
 
+    def _wanted(self, kind: str, places: npt.ArrayLike) -> Numbers:
+        """Some places of a kind, which the plan wants from the store."""
+        wanted = self.plan.wanted.get(kind, np.empty(0, np.int64))
+        known = np.unique(np.asarray(places, np.int64))
+        if not np.isin(known, wanted).all():
+            what = f"places {known.tolist()} of {kind} as missing from ticket {self.ticket_id}"
+            raise ValueError(f"{what}; give some of {wanted.tolist()}")
+        return known
+
 
 @dataclass(slots=True, eq=False)
 class Batch:
     """Slots of one kind that one ticket fills. ``begin`` and ``done`` are the events that open and close it."""
 
     kind: str
-    places: Numbers
+    places: Numbers  # ascending
+    granules: Numbers  # which each place belongs to
     slots: Slots
     generations: Numbers
     versions: Numbers
     lossy: npt.NDArray[np.bool_]
+    here: npt.NDArray[np.bool_]  # False where no bytes will come
+    layers: int  # that land
     begin: str
     done: str
     packed: list[bytes] = field(default_factory=list)  # what an expansion reads

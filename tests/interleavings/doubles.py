@@ -103,6 +103,9 @@ class SplitStore:
         into[half:] = data[half:]
         return Found(Verdict.OK, meta, len(payload))
 
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
+        return [self.get(*one) for one in zip(ids, into, strict=True)]
+
     def reset(self) -> int:
         """Interrupted while the manager holds its lock."""
         self._scheduler.switch("store.reset")
@@ -187,9 +190,13 @@ class SplitLocalStore(LocalStore):
         return super().put_many(items, at_epoch=at_epoch)
 
     def get(self, id: ObjectId, into: Any) -> Found:
+        return self.get_many([id], [into])[0]
+
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
         self._scheduler.switch("store.get")
-        self._touch(into, None, True)
-        return super().get(id, np.asarray(into))
+        for one in into:
+            self._touch(one, None, True)
+        return super().get_many(ids, [np.asarray(one) for one in into])
 
     def dump(self) -> Any:
         """What it holds."""

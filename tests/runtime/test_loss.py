@@ -45,6 +45,9 @@ class Shelf:
         into[: len(payload)] = np.frombuffer(payload, np.uint8)
         return Found(Verdict.OK, meta, len(payload))
 
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
+        return [self.get(*one) for one in zip(ids, into, strict=True)]
+
     def reset(self) -> int:
         self.objects.clear()
         return self.epoch

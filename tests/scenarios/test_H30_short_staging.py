@@ -1,8 +1,8 @@
 """H-30: a batch that ends early hands nothing back that was not read and verified.
 
 Four granules of 128 tokens in two kinds are 8 objects, and there is room for 5. The load is refused whole, and all is
-free afterwards; two granules, that is four of the five, fit. A store that gives out in the middle of a batch leaves
-nothing behind either.
+free afterwards; two granules, that is four of the five, fit. Of a store that gives out in the middle of a batch only
+the granules are left that are whole in both kinds.
 """
 
 from __future__ import annotations
@@ -59,29 +59,40 @@ def gives_out(bench: Any, open_store: Any) -> None:
     bench.put(manager, manager.keys(bench.tokens(513, 9)), 0, 4, tag=99)  # what a stale slot would show
     for kind in (KV, INDEX):
         manager.evict(kind, 4)
-    read, get = [], store.get
+    read, get_many = [], store.get_many
 
-    def five(name: Any, into: Any) -> Found:
-        read.append(name)
-        return get(name, into) if len(read) <= 5 else Found(Verdict.MISS)
+    def five(names: Any, into: Any) -> list[Found]:
+        found = get_many(names, into)
+        for n, name in enumerate(names):
+            read.append(name)
+            if len(read) > 5:
+                into[n][:] = 0
+                found[n] = Found(Verdict.MISS)
+        return found
 
-    store.get = five
-    answer = manager.load(manager.match(manager.keys(prompt)).plan)
-    assert (answer.now, len(read)) == (0, 6)
-    assert all_free(manager)
-    store.get = get
+    store.get_many = five
+    keys = manager.keys(prompt)
+    answer = manager.load(manager.match(keys).plan)
+    assert (answer.now, len(read)) == (128, 8)  # of four and one, one is whole
+    assert {kind: pool.free for kind, pool in manager.core.pools.items()} == {KV: 3, INDEX: 3}
+    with manager.acquire(answer) as lease:
+        assert all((lease.view(kind, "rows", 0) == 1).all() for kind in (KV, INDEX))
+    store.get_many = get_many
     assert manager.load(answer.plan).now == 512
+    with manager.acquire(manager.match(keys)) as lease:
+        for kind in (KV, INDEX):
+            assert lease.view(kind, "rows", 0)[:, 0, 0].tolist() == [1, 2, 3, 4]
     bench.audited(manager)
 
 
-def test_H30_a_batch_that_ends_early_leaves_nothing(bench: Any, open_store: Any) -> None:
+def test_H30_of_a_batch_that_ends_early_whole_granules_are_left(bench: Any, open_store: Any) -> None:
     gives_out(bench, open_store)
 
 
 def test_H30_control_buffers_that_were_never_filled_are_noticed(
     bench: Any, open_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer = Loader._transfer
-    monkeypatch.setattr(Loader, "_transfer", lambda self, ticket: transfer(self, ticket) or True)
+    read = Loader._read
+    monkeypatch.setattr(Loader, "_read", lambda self, *given: read(self, *given) | True)
     with pytest.raises(AssertionError, match="512"):
         gives_out(bench, open_store)
