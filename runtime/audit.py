@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .leaks import open_handles
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class Audit:
     """Counts by kind and state, and violations as sentences that begin with the invariant's name.
 
-    ``dropped`` names leases that nobody holds any more but that were never released: their slots stay protected.
+    ``dropped`` names leases that nobody holds any more but that were never released: their slots stay protected. In
+    debug mode it says where they were taken.
     """
 
     counts: Mapping[str, Mapping[str, int]]
@@ -39,11 +41,7 @@ def audit(manager: Manager) -> Audit:
     for kind, pool in manager.core.pools.items():
         counts[kind] = pool.table.count_by_state()
         violations += [f"{text} ({kind})" for text in _kind(manager, kind, pool)]
-    dropped = tuple(
-        f"lease {number} of {receipt.owner!r} was dropped without release"
-        for number, (receipt, reference) in manager.receipts.items()
-        if reference() is None
-    )
+    dropped = tuple(str(leak) for leak in open_handles(manager) if leak.dropped)
     return Audit(counts, tuple(violations), dropped)
 
 

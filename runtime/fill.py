@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .layout import Layout
+from .handle import Handle
 
 if TYPE_CHECKING:
     from .manager import Manager
 
 
-class Fill:
+class Fill(Handle):
     """Slots for granules [start, stop) of one chain, not matchable yet. Owned by one thread at a time.
 
     Attributes:
@@ -26,12 +26,14 @@ class Fill:
         fill_id, owner, epoch: who holds it, and since when.
         lossy: whether it goes on from lossy state or from a replay: then so is what is computed from it, and the store
             doesn't get it.
+        lease_id: the lease whose state it goes on from; None without. ``revoked``: that lease was taken back.
+        site: the call that reserved it, in debug mode.
         store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
     """
 
     __slots__ = (
-        "_manager", "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "lossy",
-        "owner", "places", "salt", "slots", "start", "stop", "store_epoch",
+        "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "lease_id", "lossy",
+        "owner", "places", "revoked", "salt", "site", "slots", "start", "stop", "store_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -48,8 +50,10 @@ class Fill:
         generations: Mapping[str, npt.NDArray[np.int64]],
         store_epoch: int | None = None,
         lossy: bool = False,
+        lease_id: int | None = None,
+        site: str | None = None,
     ) -> None:
-        self._manager = manager
+        super().__init__(manager)
         self.fill_id = fill_id
         self.owner = owner
         self.epoch = epoch
@@ -62,17 +66,10 @@ class Fill:
         self.generations = generations
         self.store_epoch = store_epoch
         self.lossy = lossy
+        self.lease_id = lease_id
+        self.revoked = False
+        self.site = site
         self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
-
-    @property
-    def manager(self) -> Manager:
-        """The manager that gave it."""
-        return self._manager
-
-    @property
-    def layouts(self) -> Mapping[str, Layout]:
-        """How the slots of each kind lie."""
-        return self._manager.profile.layouts
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -83,7 +80,8 @@ class Fill:
         """Bytes of one part to write, uint8 [slots, rows, row_bytes]; the same array each time.
 
         Memory of the slots themselves where they lie at equal distances, else staged and copied in by ``publish``.
-        Not to be written once the fill is published: others read these bytes then.
+        Once the fill is published or given up NumPy does not write to it any more, nor to what is sliced from it then.
+        Slices of before it can't know: they are not to be written, for others read these bytes.
 
         Raises:
             Refused: LEASE when the fill was published or abandoned.
@@ -96,6 +94,11 @@ class Fill:
         if key not in self._staged:
             self._staged[key] = self._manager.read(kind, part, layer, self.slots[kind])
         return self._staged[key]
+
+    def close(self) -> None:
+        """Nobody writes through the views any more."""
+        for view in self._staged.values():
+            view.flags.writeable = False
 
     def staged(self) -> Mapping[tuple[str, str, int], npt.NDArray[np.uint8]]:
         """Views handed out so far, by (kind, part, layer)."""

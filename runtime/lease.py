@@ -1,7 +1,23 @@
-"""Leases: the right to read some slots until it is given back. Their addresses and contents stay as they are."""
+"""Leases: the right to read some slots until it is given back. Their addresses and contents stay as they are.
+
+A lease may have a deadline, in units of the manager's ``now``. Past it the lease is *overdue*: its holder can't read
+through it, go on from it, publish what rests on it, or renew it, and has to release it and to acquire anew. Its slots
+stay protected all the same, for the device may be reading them: no lease is freed behind its reader's back. They come
+back when the holder releases it, or when the engine, which knows what the device does, revokes it:
+
+    open --deadline--> overdue --release, revoke--> gone, once ``done`` says that the device has ended
+
+A deadline is thus a promise of the holder that the engine can act upon, and no timer. Publishing needs a lease that is
+valid then, and slots of the generation that was leased: what a late reader makes of what it read reaches nobody.
+
+Views are arrays that NumPy does not write to, while the lease is held and afterwards. What nobody can prevent: an array
+that was taken while the lease was held stays readable after it, and reads what its slots hold then; and code that goes
+round NumPy (an address, ``ctypes``, a device pointer) can write.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,8 +26,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from .answers import Reason
+from .errors import Refused
+from .handle import Handle
 from .index import Segment
-from .layout import Layout
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -48,7 +66,8 @@ class Receipt:
     """What a manager remembers of a lease, so that only what was taken is given back.
 
     ``segment`` and ``boundary`` (granules) say where the chain ends in the index, to offer it to eviction afterwards;
-    ``epoch`` in which it was taken: what is computed from it belongs to that epoch.
+    ``epoch`` in which it was taken: what is computed from it belongs to that epoch. ``deadline`` is when it ends for
+    its holder, None for never; ``salt`` whose prompt it is; ``site`` the call that took it, in debug mode.
     """
 
     lease_id: int
@@ -58,6 +77,15 @@ class Receipt:
     segment: Segment
     boundary: int
     epoch: int
+    deadline: float | None = None
+    salt: bytes = b""
+    site: str | None = None
+
+    def check_in_time(self, now: Callable[[], float]) -> None:
+        """Raise Refused (LEASE) once the deadline has passed."""
+        if self.deadline is not None and (time := now()) > self.deadline:
+            what = f"lease {self.lease_id} of {self.owner!r} is overdue: its deadline was {self.deadline}, it is {time}"
+            raise Refused(Reason.LEASE, "lease", f"{what}; release it and acquire anew")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +96,13 @@ class GivenUp:
     generations: Mapping[str, npt.NDArray[np.int64]]
 
 
-class Lease:
+def check_deadline(deadline: float | None) -> None:
+    """Raise ValueError for what is no time."""
+    if deadline is not None and math.isnan(deadline):
+        raise ValueError("deadline=nan; give a time of the manager's clock, or None")
+
+
+class Lease(Handle):
     """Readable slots of every kind at one boundary; a context manager that releases itself.
 
     Attributes:
@@ -78,11 +112,12 @@ class Lease:
         slots: by kind, int32 [n]: a slot for each granule of paged kinds, the boundary's own for the others.
         owner: who took it.
         lease_id: its number in the manager.
+        revoked: whether the engine took it back after its deadline.
 
     Dropping a lease frees nothing: the manager goes on protecting the slots, and its audit names the lease.
     """
 
-    __slots__ = ("__weakref__", "_manager", "exact", "lease_id", "length", "owner", "replay", "slots")
+    __slots__ = ("__weakref__", "exact", "lease_id", "length", "owner", "replay", "revoked", "slots")
 
     def __init__(
         self,
@@ -94,7 +129,8 @@ class Lease:
         replay: range | None,
         slots: Mapping[str, Slots],
     ) -> None:
-        self._manager = manager
+        super().__init__(manager)
+        self.revoked = False
         self.lease_id = lease_id
         self.owner = owner
         self.length = length
@@ -103,27 +139,18 @@ class Lease:
         self.slots = slots
 
     @property
-    def manager(self) -> Manager:
-        """The manager that gave it."""
-        return self._manager
-
-    @property
-    def layouts(self) -> Mapping[str, Layout]:
-        """How the slots of each kind lie."""
-        return self._manager.profile.layouts
-
-    @property
     def state_data_ptrs(self) -> tuple[Component, ...]:
-        """Every tensor of every layer, in the order of the profile's groups."""
+        """Every tensor of every layer, in the order of the profile's groups. Refused (LEASE) as ``view`` is."""
+        self._manager.check_held(self)
         return self._manager.components(self.slots)
 
     def view(self, kind: str, part: str, layer: int) -> npt.NDArray[np.uint8]:
-        """Bytes of one part in the leased slots, uint8 [slots, rows, row_bytes], not to be written.
+        """Bytes of one part in the leased slots, uint8 [slots, rows, row_bytes]; NumPy does not write to them.
 
-        A view where the slots lie at equal distances, else gathered into new memory: neither is to outlive the lease,
-        and a lease that was given back is refused (LEASE).
+        A view where the slots lie at equal distances, else gathered into new memory. Neither is to outlive the lease.
 
         Raises:
+            Refused: LEASE for a lease that was given back, or is overdue.
             KeyError: the lease has no slots of that kind, or its slots no such part.
         """
         if kind not in self.slots:
@@ -131,6 +158,7 @@ class Lease:
         self._manager.check_held(self)
         found = self._manager.read(kind, part, layer, self.slots[kind])
         self._manager.check_held(self)  # what was gathered meanwhile may be another's
+        found.flags.writeable = False
         return found
 
     def __enter__(self) -> Lease:

@@ -106,6 +106,7 @@ class Loader:
             batches.append(self._expansion(expand, held[0]))
         number = next(self._numbers)
         ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
+        ticket.site = manager.site()
         ticket.waiting.append(owner)
         self.tickets[number] = ticket
         return ticket

@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -28,7 +30,8 @@ from .generated import Refusal
 from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
-from .lease import Component, Done, GivenUp, Lease, Receipt, still
+from .leaks import Leak, call_site, open_handles
+from .lease import Component, Done, GivenUp, Lease, Receipt, check_deadline, still
 from .loading import Loader
 from .matching import Matcher, Request
 from .memory import Memory
@@ -71,6 +74,8 @@ class Manager:
         buffers: memory for the arenas, by kind.
         on_event: told of each event on state words, under the lock.
         trace: records them, for `kvfsm validate`.
+        now: the time that deadlines of leases are in; asked only where there is one.
+        debug: whether leases, fills and loads note the call that opened them, for ``leaks`` and ``audit``.
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
@@ -96,6 +101,8 @@ class Manager:
         buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
         on_event: OnEvent | None = None,
         trace: EventTrace | None = None,
+        now: Callable[[], float] = time.monotonic,
+        debug: bool = False,
     ) -> None:
         _check_options(writes, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         self.profile = profile
@@ -113,6 +120,8 @@ class Manager:
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
         self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
         self.clock = clock or itertools.count(1).__next__
+        self.now = now
+        self._debug = debug
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
         self.reservations: dict[int, Reservation] = {}
@@ -199,21 +208,30 @@ class Manager:
         self.check_keys(keys)
         return self.matcher.loadable(Request(keys, tokens), draft, at_most)
 
-    def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
+    def acquire(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> Lease:
         """Take a lease on what one request's answer found, if it is still there.
 
+        Args:
+            answer: of ``match``.
+            owner: who reads.
+            deadline: when the reader will have ended, as a time of ``now``; see ``lease.py`` for what comes then.
+
         Raises:
+            ValueError: a deadline that is no time.
             Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire;
                 nothing is held then.
         """
-        (lease,) = self.acquire_all(answer, owner=owner)
+        (lease,) = self.acquire_all(answer, owner=owner, deadline=deadline)
         return lease
 
-    def acquire_all(self, answer: Answer, *, owner: str = "") -> tuple[Lease, ...]:
+    def acquire_all(
+        self, answer: Answer, *, owner: str = "", deadline: float | None = None
+    ) -> tuple[Lease, ...]:
         """The same for each request of a shared answer; all of them or none."""
+        check_deadline(deadline)
         with self.lock:
             self.unpark()
-            return self.acquire_now(answer, owner)
+            return self.acquire_now(answer, owner, deadline)
 
     def release(self, lease: Lease, *, owner: str | None = None, done: Done | None = None) -> None:
         """Give a lease back.
@@ -228,7 +246,7 @@ class Manager:
             Refused: LEASE when it is another manager's or owner's, or was released before.
         """
         with self.lock:
-            receipt = self.receipt_of(lease)
+            receipt = self._taken_for(lease)
             if owner is not None and owner != receipt.owner:
                 what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
                 raise Refused(Reason.LEASE, "lease", what)
@@ -236,6 +254,56 @@ class Manager:
             self.unpark()
             del self.receipts[lease.lease_id]
             self.give_up(receipt, done)
+
+    def renew(self, lease: Lease, deadline: float | None) -> None:
+        """Give a lease another deadline, while its own has not passed; None: it has none any more.
+
+        Raises:
+            Refused: LEASE when it is overdue, another manager's, or was released.
+            ValueError: a deadline that is no time.
+        """
+        check_deadline(deadline)
+        with self.lock:
+            receipt = replace(self.receipt_of(lease), deadline=deadline)
+            self.receipts[lease.lease_id] = receipt, weakref.ref(lease)
+
+    def overdue(self) -> tuple[Receipt, ...]:
+        """What was taken for leases whose deadline has passed, the oldest deadline first. Their slots are protected."""
+        with self.lock:
+            late = [one for one, _ in self.receipts.values() if one.deadline is not None and one.deadline < self.now()]
+            return tuple(sorted(late, key=lambda one: (one.deadline, one.lease_id)))
+
+    def revoke(self, lease: Lease | Receipt, *, done: Done | None = None) -> None:
+        """Take back a lease that is overdue, or that was dropped; its holder's release is refused from then on.
+
+        What a fill brings that rests on it is published no more.
+
+        Args:
+            lease: the lease, or what ``overdue`` says of it.
+            done: says whether the device has ended its reads; the slots stay protected until then. None: it has.
+
+        Raises:
+            Refused: LEASE when its holder may still read, or when it is another manager's or was released.
+        """
+        with self.lock:
+            receipt = self._taken_for(lease) if isinstance(lease, Lease) else self._receipt(lease)
+            handle = self.receipts[receipt.lease_id][1]()
+            if handle is not None and (receipt.deadline is None or self.now() <= receipt.deadline):
+                what = f"lease {receipt.lease_id} of {receipt.owner!r} is held, and its deadline is {receipt.deadline}"
+                raise Refused(Reason.LEASE, "lease", what)
+            done = still(done)
+            self.unpark()
+            if handle is not None:
+                handle.revoked = True
+            for fill in self.fills.values():
+                fill.revoked |= fill.lease_id == receipt.lease_id
+            del self.receipts[receipt.lease_id]
+            self.give_up(receipt, done)
+
+    def leaks(self) -> tuple[Leak, ...]:
+        """Every lease, fill and load that is open now; in debug mode with the call that opened it."""
+        with self.lock.lock:
+            return open_handles(self)
 
     def load(self, plan: Plan, *, owner: str = "") -> Answer:
         """Bring what a plan names into fast memory; returns what a fresh match says. A failure leaves nothing behind.
@@ -280,7 +348,7 @@ class Manager:
 
         Raises:
             Refused: POOL_FULL or ADMISSION; nothing was taken. LEASE when the lease ends before ``start``, is another
-                manager's or was released. IDENTITY for keys of another model.
+                manager's, was released or is overdue. IDENTITY for keys of another model.
             ValueError: a range that the keys don't cover, or a kind that has no slots.
         """
         self.check_keys(keys)
@@ -304,7 +372,7 @@ class Manager:
                 lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, read), read)
             fill = Fill(
                 self, number, owner, epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
-                store_epoch, lossy,
+                store_epoch, lossy, None if lease is None else lease.lease_id, self.site(),
             )  # fmt: skip
             self.fills[number] = fill
             return fill
@@ -313,8 +381,8 @@ class Manager:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
 
         Raises:
-            Refused: GAP when the chain before the fill is gone, EPOCH after a reset; the fill is then still the
-                caller's.
+            Refused: GAP when the chain before the fill is gone, EPOCH after a reset, LEASE when the lease that it rests
+                on is overdue or was revoked; the fill is then still the caller's.
         """
         self.check_open(fill)
         for (kind, part, layer), data in fill.staged().items():
@@ -323,9 +391,11 @@ class Manager:
             self.check_open(fill)
             if fill.epoch != self.epoch:
                 raise Refused(Reason.EPOCH, "publish", f"the fill is of epoch {fill.epoch}, and it is {self.epoch} now")
+            self._check_rest(fill)
             core = self.core
             core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
             del self.fills[fill.fill_id]
+            fill.close()
             spot = core.index.extend(fill.digests, fill.stop)
             kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
@@ -369,6 +439,7 @@ class Manager:
             self.check_open(fill)
             done = still(done)
             del self.fills[fill.fill_id]
+            fill.close()
             self.give_up(GivenUp(fill.slots, fill.generations), done)
 
     def evict(self, kind: str, count: int) -> int:
@@ -514,11 +585,15 @@ class Manager:
     # ---- bytes and reports ----------------------------------------------------------------------------------------
 
     def check_held(self, lease: Lease) -> None:
-        """Raise Refused: LEASE when a lease was given back or taken over by a live request, STALE over memory gone."""
+        """Raise Refused unless a lease can be read through.
+
+        LEASE when it was given back, revoked or taken over by a live request, or is overdue; STALE over memory that is
+        gone.
+        """
         self.lock.check()
-        if lease.lease_id not in self.receipts:
-            self._check_voided("lease", lease.lease_id)
-            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given back already")
+        if (entry := self.receipts.get(lease.lease_id)) is None:
+            raise self._gone(lease)
+        entry[0].check_in_time(self.now)
 
     def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
@@ -587,7 +662,7 @@ class Manager:
 
     # ---- under the lock -------------------------------------------------------------------------------------------
 
-    def acquire_now(self, answer: Answer, owner: str) -> tuple[Lease, ...]:
+    def acquire_now(self, answer: Answer, owner: str, deadline: float | None = None) -> tuple[Lease, ...]:
         """What ``acquire_all`` does, in a larger step of a caller who holds the lock."""
         if not answer.now or not answer.claims:
             raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
@@ -595,7 +670,7 @@ class Manager:
         taken: list[tuple[Receipt, bool]] = []
         try:
             for claim in answer.claims:
-                taken.append(self._pin(claim, boundary, owner))
+                taken.append(self._pin(claim, boundary, owner, deadline))
         except Refused:
             for receipt, _ in taken:
                 self._unpin(receipt)
@@ -630,17 +705,48 @@ class Manager:
         return object_ids(self.core, digests, salt, kind, places)
 
     def receipt_of(self, lease: Lease) -> Receipt:
-        """What was taken for a lease. The caller holds the lock.
+        """What was taken for a lease, to go on from it. The caller holds the lock.
 
         Raises:
-            Refused: LEASE when it is another manager's, or was released before; STALE over memory that is gone.
+            Refused: LEASE when it is another manager's, was released before or is overdue; STALE over memory that is
+                gone.
         """
+        receipt = self._taken_for(lease)
+        receipt.check_in_time(self.now)
+        return receipt
+
+    def site(self) -> str | None:
+        """The call that the runtime was entered by, in debug mode."""
+        return call_site() if self._debug else None
+
+    def _taken_for(self, lease: Lease) -> Receipt:
+        """The same, whether it is overdue or not."""
         if lease.manager is not self:
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
         if lease.lease_id not in self.receipts:
-            self._check_voided("lease", lease.lease_id)
-            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was released already")
+            raise self._gone(lease)
         return self.receipts[lease.lease_id][0]
+
+    def _receipt(self, receipt: Receipt) -> Receipt:
+        """What is open under a receipt, which may have been renewed since."""
+        found = self.receipts.get(receipt.lease_id)
+        if found is None or found[0].segment is not receipt.segment:
+            raise Refused(Reason.LEASE, "lease", f"lease {receipt.lease_id} of {receipt.owner!r} is not open here")
+        return found[0]
+
+    def _gone(self, lease: Lease) -> Refused:
+        """Why a lease of this manager is not open."""
+        self._check_voided("lease", lease.lease_id)
+        how = "revoked after its deadline" if lease.revoked else "released already, or taken over by a live request"
+        return Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was {how}")
+
+    def _check_rest(self, fill: Fill) -> None:
+        """Raise Refused (LEASE) when the lease that a fill rests on is not valid any more."""
+        if fill.revoked:
+            what = f"fill {fill.fill_id} rests on lease {fill.lease_id}, which was revoked"
+            raise Refused(Reason.LEASE, "publish", what)
+        if fill.lease_id is not None and fill.lease_id in self.receipts:
+            self.receipts[fill.lease_id][0].check_in_time(self.now)
 
     def check_keys(self, keys: Keys) -> None:
         """Raise Refused (IDENTITY) for keys of another model; under them nothing would ever be found."""
@@ -709,7 +815,9 @@ class Manager:
         if unknown := [kind for kind in kinds if kind not in pools]:
             raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(pools)}")
 
-    def _pin(self, claim: Claim, boundary: int, owner: str) -> tuple[Receipt, bool]:
+    def _pin(
+        self, claim: Claim, boundary: int, owner: str, deadline: float | None
+    ) -> tuple[Receipt, bool]:
         """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
         core, index = self.core, self.core.index
         spot = index.locate(claim.digests, boundary)
@@ -736,7 +844,9 @@ class Manager:
                 core.pools[kind].sure("unpin", held, "S8", expected=generations[kind])
             raise
         number = self.number()
-        receipt = Receipt(number, owner, slots, generations, spot.segment, boundary, self.epoch)
+        receipt = Receipt(
+            number, owner, slots, generations, spot.segment, boundary, self.epoch, deadline, claim.salt, self.site()
+        )
         return receipt, core.is_lossy(slots)
 
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:

@@ -44,6 +44,7 @@ class Ticket:
     kept: int = 0  # granules up to which it made readable what it brought; the plan's boundary when it is done
     waiting: list[str] = field(default_factory=list)  # owners who wait for it, the one who opened it first
     moving: bool = False  # a transfer of ours is under way
+    site: str | None = None  # the call that opened it, in debug mode
     _calls: list[Callable[[Ticket], None]] = field(default_factory=list)
 
     def slots(self, kind: str) -> Slots:
