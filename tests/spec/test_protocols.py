@@ -39,7 +39,7 @@ STATES = {
     "match": 2132,
     "pack": 6897,
     "publish": 51932,
-    "queue": 48361,
+    "queue": 45370,
     "read": 16544,
     "reopen": 46,
     "reset": 30872,

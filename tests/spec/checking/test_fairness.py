@@ -18,7 +18,7 @@ from kvfsm.spec.language.expressions import INT
 from kvfsm.spec.language.problems import Place
 from kvfsm.spec.language.protocol import Protocol
 
-from .shipped import spec
+from .shipped import grounded, spec
 
 AT = Place("ring.yaml", 1, 1)
 
@@ -133,6 +133,21 @@ def is_a_run_that_misses_the_goal(exploration: Exploration, lasso: Lasso) -> Non
         assert (command, after) in list(system.successors(before))
     assert system.function(source)(states[lasso.source])
     assert not any(system.function(target)(state) for state in states[lasso.source :])
+
+
+def test_two_that_reserve_piecemeal_wait_for_each_other_for_ever() -> None:
+    """Both are loaded, all blocks are theirs, each lacks one more, and nobody can move."""
+    system = grounded("queue", "reserves_piecemeal")
+    found = explore(system, engine="numpy")
+    at = {name: system.place[name] for name in ("request[0].state", "request[1].state", "pool[0].count")}
+    ready = spec().machine("queued").state("ready").code
+    waits = {"request[0].state": ready, "request[1].state": ready, "pool[0].count": 4}
+    states = (found.state(index) for index in range(found.states))
+    both = [state for state in states if all(state[at[name]] == value for name, value in waits.items())]
+    assert any(not list(system.successors(state)) for state in both)
+    lasso = check_promises(found)["holder_is_promoted"]
+    assert lasso is not None
+    is_a_run_that_misses_the_goal(found, lasso)
 
 
 def test_promises_need_every_state() -> None:
