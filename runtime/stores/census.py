@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .files import Files
 from .format import HEADER_BYTES, Header, Record, Stamp, checksum, judge
-from .segments import Scan, Segment
+from .segments import Scan, Segment, is_all_there
 from .state import State
 from .store import Verdict
 from .tombstones import unpack_tombstones
@@ -50,7 +50,7 @@ def census(files: Files, scans: Sequence[Scan], stamp: Stamp, epoch: int) -> lis
             ours = verdict in (Verdict.OK, Verdict.EPOCH)
             if ours and header.group < deleted.get(identity, 0):
                 continue
-            if verdict is Verdict.OK and header.offset + header.stride > scanned.segment.size:
+            if verdict is Verdict.OK and not is_all_there(scanned.segment, header):
                 verdict = Verdict.TRUNCATED
             rank = (verdict is Verdict.OK, header.group, header.index)
             if identity not in best or best[identity][0] < rank:

@@ -127,8 +127,9 @@ class Segments:
             if scanned.segment.number >= active and not foreign:
                 removed += self._cut(scanned, scanned.end(self.last_group, namespace), mark)
             # A record that lost its end would hide what is written over it.
-            scanned.segment.appendable = all(h.offset + h.stride <= scanned.segment.size for h in scanned.headers)
-            scanned.segment.size += -scanned.segment.size % ALIGNMENT
+            scanned.segment.appendable = all(is_all_there(scanned.segment, header) for header in scanned.headers)
+            if scanned.segment.appendable:
+                scanned.segment.size += -scanned.segment.size % ALIGNMENT
         return removed
 
     def reserve(self, size: int) -> tuple[Segment, int]:
@@ -262,11 +263,17 @@ def newest_group(scans: Sequence[Scan], namespace: bytes) -> tuple[int, Scan | N
 
 
 def is_whole(files: Files, scanned: Scan, namespace: bytes, group: int) -> bool:
-    """Whether every record of the group is there and its payload is what was written."""
+    """Whether every record of the group is there, padding included, and its payload is what was written."""
     records = [h for h in scanned.headers if h.stamp_namespace == namespace and h.group == group]
     if [h.index for h in records] != list(range(records[0].count)):
         return False
-    return all(payload_is_sound(files, scanned.segment, header) for header in records)
+    segment = scanned.segment
+    return all(is_all_there(segment, header) and payload_is_sound(files, segment, header) for header in records)
+
+
+def is_all_there(segment: Segment, header: Header) -> bool:
+    """Whether the file goes on to the end of this record; a record ends with its padding."""
+    return header.offset + header.stride <= segment.size
 
 
 def payload_is_sound(files: Files, segment: Segment, header: Header) -> bool:

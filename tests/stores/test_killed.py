@@ -52,24 +52,6 @@ def served(store: LocalStore, number: int, size: int) -> Verdict:
     return found.verdict
 
 
-def test_a_killed_writer_keeps_what_it_acknowledged(tmp_path: Path) -> None:
-    for round_number in range(3):
-        command = [sys.executable, "-c", WRITER, str(tmp_path), "-1"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for _ in range(20 + round_number):
-                acknowledged = int(process.stdout.readline())
-            process.send_signal(signal.SIGKILL)
-            rest = process.stdout.read().split()
-        acknowledged = int(rest[-1]) if rest else acknowledged
-        with LocalStore(tmp_path, NAMESPACE) as store:  # the lock went with the process
-            assert {served(store, number, 3200) for number in range(acknowledged)} == {Verdict.OK}
-            under_way = {served(store, number, 3200) for number in range(acknowledged, acknowledged + 3)}
-            assert under_way in ({Verdict.OK}, {Verdict.MISS})
-            files = sum(path.stat().st_size for path in store.path.glob("*.segment"))
-            assert store.usage().file_bytes == files == store.usage().bytes
-
-
 @pytest.mark.parametrize(
     ("written", "expected"), [(0, Verdict.MISS), (5000, Verdict.MISS), (20479, Verdict.MISS), (20480, Verdict.OK)]
 )
