@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 
 class AnswerKind(StrEnum):
-    """The verdict of a match."""
+    """The verdict of a match, or of looking at its answer again.
+
+    * HIT: so many tokens can be reused now.
+    * MISS: none can.
+    * HIT_PENDING: so many once the answer's plan is loaded; what of it can be reused now says ``now``.
+    * RETRY: nobody knows, and asking again at once will tell. An epoch ended between the look at memory and the look
+      at the store, so that the two together are true of no moment.
+    * STALE: it was a hit, and what it found is gone or was replaced since. ``Manager.check`` says so; match again.
+    * REJECT: nothing can be reused, whatever is cached; the reason and the layer say why.
+    """
 
     HIT = "HIT"
     MISS = "MISS"
@@ -95,6 +104,12 @@ class Plan:
 
     ``wanted`` has the places to load of each kind; ``expand`` is the range of granules whose packed KV must be
     expanded.
+
+    ``ticket`` is the number of an open load that brings some of these places already, None when there is none. The
+    chains need to be the same only as far as those places, and its boundary may be before or behind this one: what it
+    brings is not loaded twice when one waits for it, whatever becomes of it, and matches again, which then plans the
+    rest. Of several it is the one that brings the farthest granule of them, of equals the oldest. Waiting is not asked
+    for: a plan can be loaded at once, and what comes twice is given back.
     """
 
     claim: Claim
@@ -102,7 +117,7 @@ class Plan:
     wanted: Mapping[str, npt.NDArray[np.int64]]
     expand: range
     tokens: int
-    ticket: int | None = None  # an open load that brings what this one would
+    ticket: int | None = None
 
     @property
     def objects(self) -> int:

@@ -51,6 +51,16 @@ class Loader:
         for name in names or ():
             self._failures.pop(name, None)
 
+    def bringing(self, plan: Plan) -> int | None:
+        """The open ticket to name in a plan, see there. The caller holds the lock. Cost: O(log n) a ticket."""
+        best, most = None, 0
+        for number, ticket in self.tickets.items():
+            if ticket.state == "open" and ticket.epoch == self._manager.epoch:
+                reach = self._reach(plan, ticket.plan)
+                if reach > most:
+                    best, most = number, reach
+        return best
+
     @property
     def failures(self) -> int:
         """Objects whose last load failed."""
@@ -211,6 +221,28 @@ class Loader:
             self._free_aborted(ticket, "quiesced")
 
     # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
+
+    def _reach(self, plan: Plan, other: Plan) -> int:
+        """Granules up to the last place that two plans both bring; 0 where there is none."""
+        common = _common(plan.claim.digests, other.claim.digests, min(plan.boundary, other.boundary))
+        ends = [min(plan.expand.stop, other.expand.stop)] if _meet(plan.expand, other.expand, common) else []
+        for kind in plan.wanted.keys() & other.wanted.keys():
+            ours, theirs = plan.wanted[kind], other.wanted[kind]
+            if kind not in self._manager.core.paged:
+                both = self._granules(kind, np.intersect1d(ours, theirs)) + 1
+                ends += both[both <= common][-1:].tolist()
+            else:
+                one, two = (range(int(places[0]), int(places[-1]) + 1) for places in (ours, theirs))
+                ends += [min(one.stop, two.stop)] if _meet(one, two, common) else []
+        return min(common, max(ends, default=0))
+
+    def _granules(self, kind: str, places: Numbers) -> Numbers:
+        """The granule that each place of a kind belongs to."""
+        core = self._manager.core
+        if kind in core.paged:
+            return places
+        spec = core.index.specs[core.trailing.index(kind)]
+        return places // spec.per if spec.blocks else places - 1
 
     def _transfer(self, ticket: Ticket) -> bool:
         """Move a ticket's bytes up to the first that the store can't give; False when there is one, or an abort."""
@@ -424,11 +456,7 @@ class Loader:
         self, kind: str, places: Numbers, slots: Slots, versions: Numbers, lossy: npt.NDArray[np.bool_],
         verb: str = "load",
     ) -> Batch:  # fmt: skip
-        core = self._manager.core
-        granules = places
-        if kind in core.trailing:
-            spec = core.index.specs[core.trailing.index(kind)]
-            granules = places // spec.per if spec.blocks else places - 1
+        core, granules = self._manager.core, self._granules(kind, places)
         layers = len(self._manager.profile.layouts[kind].layers) if kind in core.paged else 1
         return Batch(
             kind, places, granules, slots, core.pools[kind].generations(slots), versions, lossy,
@@ -471,3 +499,17 @@ def _runs(places: Numbers, paged: bool) -> list[tuple[int, int]]:
     """Parts [low, high) of places to publish one by one: runs of granules in a row; all of a trailing kind."""
     cuts = (np.flatnonzero(np.diff(places) != 1) + 1).tolist() if paged else []
     return list(zip([0, *cuts], [*cuts, len(places)], strict=True))
+
+
+def _common(ours: Sequence[bytes], theirs: Sequence[bytes], limit: int) -> int:
+    """Granules that two chains have in common, of the first ``limit``."""
+    low, high = 0, limit
+    while low < high:  # a digest stands for all that lies before it
+        middle = (low + high + 1) >> 1
+        low, high = (middle, high) if ours[middle - 1] == theirs[middle - 1] else (low, middle - 1)
+    return low
+
+
+def _meet(ours: range, theirs: range, below: int) -> bool:
+    """Whether two ranges of granules have one in common, below a bound."""
+    return max(ours.start, theirs.start) < min(ours.stop, theirs.stop, below)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, Claim, Plan, Reason
+from .answers import Answer, AnswerKind, Claim, Plan, Reason
 from .audit import Audit, audit
 from .backend import Backend
 from .core import Buffers, Core
@@ -207,6 +207,18 @@ class Manager:
         """
         self.check_keys(keys)
         return self.matcher.loadable(Request(keys, tokens), draft, at_most)
+
+    def check(self, answer: Answer) -> AnswerKind:
+        """Look at a match's answer again: HIT while ``acquire`` would find what it found, else STALE. Changes nothing.
+
+        An answer with nothing to read now is given back as it is. Cost: O(log n), far below that of a lease.
+        """
+        boundary = answer.now // self.profile.granule
+        if not boundary or not answer.claims:
+            return answer.kind
+        with self.lock:
+            held = all(self.matcher.holds(claim, boundary) for claim in answer.claims)
+        return AnswerKind.HIT if held else AnswerKind.STALE
 
     def acquire(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> Lease:
         """Take a lease on what one request's answer found, if it is still there.

@@ -79,6 +79,7 @@ class _Said:
     exact: bool
     objects: dict[str, ObjectAnswer]
     claims: tuple[Claim, ...]
+    epoch: int
 
 
 class Matcher:
@@ -104,8 +105,14 @@ class Matcher:
         if isinstance(said, Answer):
             return said
         plan = None
-        if len(requests) == 1 and said.now < cap - skip:
+        if len(requests) == 1 and said.now < cap - skip and self._elsewhere(said.found[0]):
             plan = self._plan(requests[0], said.found[0], cap - skip, said.now)
+            with manager.lock:
+                if manager.epoch != said.epoch:
+                    what = f"epoch {said.epoch} ended while the store was asked; match again"
+                    return replace(self._refused(Reason.EPOCH, INTERSECTION, what), kind=AnswerKind.RETRY)
+                if plan is not None:
+                    plan = replace(plan, ticket=manager.loader.bringing(plan))
             if manager.store is not None:
                 said.objects["ondisk_prefix"] = ObjectAnswer("MISS", 0, None)
         return self._answer(plan, cap, said)
@@ -147,7 +154,18 @@ class Matcher:
             return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
         claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
         exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
-        return _Said(found, now, exact, self._objects(found, cap, now), claims)
+        return _Said(found, now, exact, self._objects(found, cap, now), claims, manager.epoch)
+
+    def holds(self, claim: Claim, boundary: int) -> bool:
+        """Whether what was found up to a boundary, in granules, is there still. The caller holds the lock."""
+        core = self._manager.core
+        spot = core.index.locate(claim.digests, boundary)
+        if spot.at < boundary or any(legal(boundary) != boundary for legal in self.boundary_sets(spot)):
+            return False
+        return all(
+            core.handle(kind, spot, boundary) == slot and core.pools[kind].generation(slot) == generation
+            for kind, slot, generation in claim.handles
+        )
 
     def _refused(self, reason: Reason, layer: str, detail: str) -> Answer:
         return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail, self._absent())
@@ -252,11 +270,12 @@ class Matcher:
         objects["ondisk_prefix"] = ObjectAnswer("UNASKED" if self._manager.store is not None else "ABSENT", 0, None)
         return objects
 
+    def _elsewhere(self, one: _Found) -> bool:
+        """Whether more may be found in the store, or packed."""
+        return self._manager.store is not None or one.live != one.ready
+
     def _plan(self, request: Request, one: _Found, most: int, now: int) -> Plan | None:
         """What to load or expand for a longer hit; None when nothing would make it longer."""
-        packed = one.live != one.ready
-        if self._manager.store is None and not packed:
-            return None
         core = self._manager.core
         legal, held = self._loadable(request, one, most, now)
         if not legal.any():
