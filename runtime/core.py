@@ -5,7 +5,8 @@ Nothing here takes a lock or moves bytes. Every change of a word is an event of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,17 @@ import numpy.typing as npt
 from .answers import Reason
 from .arena import Arena
 from .errors import Refused
-from .eviction import Flat, LeafFirst
+from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
 from .index import Index, Segment, Spot
+from .keeping import NEVER, PLAIN, Deadline, Deadlines, Keeping
 from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
 from .policy import WindowPolicy
 from .pool import Pool, Slots
 from .profile import Profile
-from .table import OnEvent
+from .table import Eviction, OnEvent, Table
+from .tenants import Tenants, evict_in_turn
+from .tombstones import Tombstones
 
 Buffers = Mapping[str, npt.NDArray[np.uint8]]
 
@@ -36,6 +40,7 @@ class Core:
         policy: which windows the index keeps.
         buffers: memory for arenas, by kind; own memory where there is none.
         on_event: told of each event on each pool.
+        kinds: generated table class of each kind.
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, or two kinds share memory.
@@ -50,8 +55,14 @@ class Core:
         policy: WindowPolicy,
         buffers: Buffers,
         on_event: OnEvent | None = None,
+        kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
         self.profile, self.policy = profile, policy
+        self._tables = {kind: kinds[kind] for kind in rules_of(profile)}
+        self._budgets = {kind: rule.budget for kind, rule in self._rules() if rule.budget is not None}
+        self._cascades = {kind: rule.cascade for kind, rule in self._rules() if rule.cascade}
+        numbers = [np.iinfo(table.META["tenant"]).max for table in self._tables.values() if "tenant" in table.META]
+        self._tenants = Tenants(min(numbers)) if numbers else None
         self._cold, self._on_event = cold, on_event
         rules = rules_of(profile)
         self.pools = self.make_pools(slots, buffers)
@@ -73,7 +84,7 @@ class Core:
         arenas = self.make_arenas(slots, buffers)
         cold = {"compressed_kv": self._cold}
         return {
-            kind: Pool(kind, KINDS[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event)
+            kind: Pool(kind, self._tables[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event)
             for kind, kind_rules in rules.items()
         }
 
@@ -108,8 +119,46 @@ class Core:
         """An empty index, and evictors over it."""
         specs = [trail_of(self.profile, kind) for kind in self.trailing]
         self.index = Index(len(self.paged), specs)
-        self.leaf_first = {kind: LeafFirst(n, self.pools[kind], self.index) for n, kind in enumerate(self.paged)}
-        self.flat = {kind: Flat(n, self.pools[kind], self.index) for n, kind in enumerate(self.trailing)}
+        self.deadlines = Deadlines()
+        self.tombstones = {
+            kind: Tombstones(len(self.pools[kind])) for kind, rule in self._rules() if rule.leaves == "tombstone"
+        }
+        self.leaf_first = {
+            kind: LeafFirst(n, self.pools[kind], self.index, self.tombstones.get(kind), self._on_cut(kind))
+            for n, kind in enumerate(self.paged)
+        }
+        self.flat = {
+            kind: Flat(n, self.pools[kind], self.index, self.tombstones.get(kind))
+            for n, kind in enumerate(self.trailing)
+        }
+
+    def _rules(self) -> Iterator[tuple[str, Eviction]]:
+        for kind, table in self._tables.items():
+            if table.EVICTION is not None:
+                yield kind, table.EVICTION
+
+    def _on_cut(self, kind: str) -> OnCut | None:
+        return partial(self._cascade, kind) if kind in self._cascades else None
+
+    def keeps(self, name: str) -> bool:
+        """Whether the spec of some kind declares this meta field."""
+        return any(name in table.META for table in self._tables.values())
+
+    def least(self, name: str) -> int:
+        """The greatest number that a meta field holds in every kind that has it."""
+        sizes = [np.iinfo(table.META[name]).max for table in self._tables.values() if name in table.META]
+        return int(min(sizes))
+
+    def tenant(self, salt: bytes | None) -> int | None:
+        """The number of the tenant with this salt, where the spec of some kind keeps it."""
+        if self._tenants is None or salt is None:
+            return None
+        return self._tenants.number(salt, self.pools.values())
+
+    def stored(self, kind: str) -> bool:
+        """Whether what is evicted of a kind is to be found in the store: what is published of it is stored at once."""
+        rule = self._tables[kind].EVICTION
+        return rule is not None and rule.leaves == "disk_copy"
 
     # ---- what the index says --------------------------------------------------------------------------------------
 
@@ -121,6 +170,13 @@ class Core:
         if not boundary:
             return np.empty(0, np.int64)
         return np.arange(spec.first(boundary), boundary * spec.per if spec.blocks else boundary + 1)
+
+    def granules(self, kind: str, places: Numbers) -> Numbers:
+        """The granule that each place of a kind belongs to."""
+        if kind in self.paged:
+            return places
+        spec = self.index.specs[self.trailing.index(kind)]
+        return places // spec.per if spec.blocks else places - 1
 
     def slots_at(self, kind: str, spot: Spot, boundary: int) -> npt.NDArray[np.int32]:
         """Slots that hold those places."""
@@ -184,8 +240,8 @@ class Core:
 
     # ---- room -----------------------------------------------------------------------------------------------------
 
-    def make_room(self, counts: Mapping[str, int]) -> None:
-        """Evict until so many slots of each kind are free.
+    def make_room(self, counts: Mapping[str, int], tenant: int | None = None) -> None:
+        """Evict until so many slots of each kind are free, for a tenant where there are budgets.
 
         Raises:
             Refused: ADMISSION when a pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
@@ -195,7 +251,7 @@ class Core:
             self._check_room(kind, count)
         for kind, count in counts.items():
             pool = self.pools[kind]
-            while pool.free < count and self.evict(kind, count - pool.free):
+            while pool.free < count and self.evict(kind, count - pool.free, tenant, count):
                 pass
 
     def _check_room(self, kind: str, count: int) -> None:
@@ -219,18 +275,119 @@ class Core:
             what = f"{count} slots of {kind}: {pool.free} free, {evictable} evictable, of {pool.hot}"
             raise Refused(Reason.POOL_FULL, "pool", what)
 
-    def evict(self, kind: str, count: int) -> int:
-        """Evict up to ``count`` slots of a kind by its spec's rules; returns how many went."""
-        before = self.sweep(kind)
-        if before >= count:
-            return before
-        if kind in self.leaf_first:
-            done = before + self.leaf_first[kind].evict(count - before)
-            self._forget_cold()
+    def evict(self, kind: str, count: int, tenant: int | None = None, want: int = 0) -> int:
+        """Evict up to ``count`` slots of a kind by its spec's rules; returns how many went.
+
+        Args:
+            kind: the kind.
+            count: at most so many.
+            tenant: for whom, where there are budgets; see ``tenants.py``.
+            want: slots that this tenant is to have besides those it has.
+        """
+        done = self.sweep(kind)
+        if done >= count:
             return done
-        if kind in self.flat:
-            return before + self.flat[kind].evict(count - before)
-        return before
+        rule: LeafFirst | Flat | None = self.leaf_first.get(kind) or self.flat.get(kind)
+        if rule is None:
+            return done
+        pool, budget = self.pools[kind], self._budgets.get(kind)
+        if budget is None or budget.tenant is None:
+            done += rule.evict(count - done)
+        else:
+            share = pool.hot * budget.tenant // 100
+            done += evict_in_turn(pool, share, count - done, tenant, want, rule.evict)
+        self._forget_cold()
+        return done
+
+    def trim(self) -> None:
+        """Evict what kinds have cached beyond their budgets, as far as nobody holds it. Cost: a pass a budget."""
+        for kind, budget in self._budgets.items():
+            if budget.kind is not None:
+                pool = self.pools[kind]
+                over = pool.cached() - pool.hot * budget.kind // 100
+                if over > 0:
+                    self.evict(kind, over)
+
+    def _cascade(self, kind: str, segment: Segment, at: int) -> None:
+        """A segment holds a kind up to granule ``at`` only, nor does anything below it: what hangs on it goes too."""
+        for other in self._cascades.get(kind, ()):
+            if other in self.kinds:
+                self.sever(other, segment, at)
+                self.index.prune_below(segment)
+
+    def sever(self, kind: str, segment: Segment, at: int) -> int:
+        """Make a kind unmatchable from granule ``at`` on, in every branch below; its slots are free as readers leave.
+
+        Args:
+            kind: the kind.
+            segment: holds granule ``at``, or ends with it.
+            at: the first granule.
+
+        Returns:
+            The number of slots.
+        """
+        if kind in self.paged:
+            gone = self.index.sever(self.paged.index(kind), Spot(segment, at), at).astype(np.intp)
+            self.retire(kind, gone)
+            self._cascade(kind, segment, at)
+        else:
+            gone = self._trailing_below(self.trailing.index(kind), segment, at)
+            self.flat[kind].drop_all(gone)
+            self.retire(kind, gone)
+        self.offer(segment, at)
+        return len(gone)
+
+    def expire(self, digests: list[bytes], start: int) -> int:
+        """The same of every kind, from granule ``start`` of a chain on."""
+        spot = self.index.locate(digests, len(digests))
+        if spot.at <= start:
+            return 0
+        top = self.index.climb(spot.segment, start + 1)
+        count = sum(self.sever(kind, top, start) for kind in (*self.trailing, *self.paged))
+        self.index.prune_below(top)
+        self.offer(top, start)
+        return count
+
+    def drop_expired(self, now: int) -> None:
+        """Make unmatchable what has ended by ``now``, and all behind it. Cost: what ends."""
+        for deadline in self.deadlines.due(now):
+            kind, places = deadline.kind, deadline.places
+            pool, index = self.pools[kind], self.index
+            trail = self.trailing.index(kind) if kind in self.trailing else None
+            stop = places.stop if trail is None else index.granule(trail, places.stop - 1) + 1
+            spot = index.locate(deadline.digests, stop)
+            if trail is None:
+                n = self.paged.index(kind)
+                high = max(places.start, min(places.stop, index.live(n, spot)))
+                held = index.slots(n, spot, places.start, high).astype(np.intp)
+            else:
+                found = index.find(trail, spot, places.start) if spot.at >= stop else None
+                held = np.array([] if found is None else [found], np.intp)
+            ends = pool.meta["expires"][held].astype(np.int64)
+            ended = np.flatnonzero(ends <= now)
+            count = int(ended[0]) if len(ended) else len(held)
+            if later := [end for end in ends[:count].tolist() if end < NEVER]:
+                self.deadlines.add(min(later), deadline)
+            if not len(ended):
+                continue
+            if trail is None:
+                top = index.climb(spot.segment, places.start + count + 1)
+                self.sever(kind, top, places.start + count)
+                index.prune_below(top)
+            else:
+                self.flat[kind].drop_all(held)
+                self.retire(kind, held)
+
+    def _trailing_below(self, trail: int, top: Segment, start: int) -> Slots:
+        """Slots of a trailing kind at granules from ``start`` on, at or below a segment."""
+        found = []
+        for segment in self.index.below(top):
+            held = segment.trails[trail]
+            if held is not None:
+                places, slots = held.everything()
+                first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
+                found.append(slots[places >= first])
+        return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
 
     def retire(self, kind: str, slots: npt.NDArray[Any]) -> None:
         """Slots that the index dropped: nobody new reads them, and they are free once their readers are gone."""
@@ -325,11 +482,41 @@ class Core:
             if count:
                 self.index.put(n, spot, ready, waiting[:count], ready + count)
 
-    def settle(self, spot: Spot, kept: Mapping[str, Slots], clock: int) -> None:
-        """Stamp newly kept slots and offer the chain's end to eviction."""
+    def settle(
+        self,
+        spot: Spot,
+        kept: Mapping[str, Slots],
+        clock: int,
+        keeping: Keeping = PLAIN,
+        start: int | None = None,
+    ) -> None:
+        """Stamp newly kept slots and offer the chain's end to eviction.
+
+        Args:
+            spot: the chain's end.
+            kept: slots that others find from now on.
+            clock: when.
+            keeping: what their publisher says of them.
+            start: first granule that was published; what stood there before is kept as this publisher said, too.
+        """
         for kind, slots in kept.items():
-            self.pools[kind].stamp(slots, clock)
+            self.pools[kind].publish(slots, clock, keeping)
+        if start is not None and (self.keeps("priority") or self.keeps("expires")):
+            for n, kind in enumerate(self.paged):
+                if kind in kept and (live := self.index.live(n, spot)) > start:
+                    held = self.index.slots(n, spot, start, live).astype(np.intp)
+                    self.pools[kind].publish_again(held[~np.isin(held, kept[kind])], keeping)
         self.offer(spot.segment, spot.at)
+
+    def remember(self, digests: list[bytes], places: Mapping[str, Numbers], until: int) -> None:
+        """Look again at ``until`` at what was published for these places of a chain; NEVER is no time."""
+        for kind, where in places.items() if until < NEVER else ():
+            if len(where) and "expires" in self.pools[kind].meta:
+                parts = [range(int(where[0]), int(where[-1]) + 1)]
+                if kind in self.trailing:
+                    parts = [range(place, place + 1) for place in where.tolist()]
+                for part in parts:
+                    self.deadlines.add(until, Deadline(kind, digests, part))
 
     def check_chain(self, spot: Spot, start: int, kinds: Sequence[str]) -> None:
         """Raise Refused (GAP) unless every paged kind among ``kinds`` is resident over [0, start)."""

@@ -196,6 +196,11 @@ class Index:
         return place // self.specs[trail].per if self.specs[trail].blocks else place - 1
 
     @staticmethod
+    def digests(segment: Segment, low: int, high: int) -> list[bytes]:
+        """Digests of granules [low, high), all of them in one segment."""
+        return [_digest(segment, at) for at in range(low, high)]
+
+    @staticmethod
     def climb(segment: Segment, at: int) -> Segment:
         """The segment of a chain that holds granule ``at - 1``, from one at or below it: splits move granules up."""
         while segment.base >= at and segment.parent is not None:

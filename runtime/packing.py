@@ -75,7 +75,7 @@ class Packer:
             pool.must("seal", copies, "pack", expected=made, layers=len(layout.layers), is_lossy=was_lossy | lossy)
             for slot, blob, version in zip(copies.tolist(), blobs, versions.tolist(), strict=True):
                 core.cold_bytes[slot] = (blob, version)
-            pool.stamp(copies, int(pool.meta["last_use"][source].max()))
+            pool.inherit(copies, source)
             pool.release("compress_done", source, expected=before, ok=True)
             spot = core.index.locate(digests, high)
             found = self._still_held(n, spot, low, source)

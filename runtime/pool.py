@@ -6,6 +6,7 @@ The last ``cold`` slots have no bytes in the arena: they stand for packed copies
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from .answers import Reason
 from .arena import Arena
 from .errors import Broken, Refused
+from .keeping import NEVER, Keeping
 from .kinds import Rules
 from .table import OnEvent, Table
 
@@ -51,6 +53,8 @@ class Pool:
         self.lossy = 0  # slots whose words say so
         self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
+        self.stamped = 0  # how often the order of eviction may have changed
+        self.usage: Counter[int] = Counter()  # slots in use of each tenant, where the spec keeps whose they are
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
 
     def __len__(self) -> int:
@@ -72,9 +76,17 @@ class Pool:
         return np.concatenate([stack.slots[: stack.top] for stack in self._free]).astype(np.intp)
 
     def take(
-        self, count: int, given: Mapping[str, npt.ArrayLike], event: str = "take", *, cold: bool = False
+        self,
+        count: int,
+        given: Mapping[str, npt.ArrayLike],
+        event: str = "take",
+        *,
+        cold: bool = False,
+        tenant: int | None = None,
     ) -> Slots:
         """``count`` free slots, ascending, in the state that ``event`` leads to with the arguments ``given``.
+
+        They count as the tenant's from now on, if the spec keeps that; None: nobody's.
 
         Raises:
             Refused: POOL_FULL, or the event's refusal; nothing was taken.
@@ -86,6 +98,9 @@ class Pool:
         slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
         self.must(event, slots, "pool", **given)
         stack.top -= count
+        if "tenant" in self.meta:
+            self.meta["tenant"][slots] = tenant or 0
+            self.usage[tenant or 0] += count
         return slots
 
     def usable(self, slots: Slots) -> Slots:
@@ -96,6 +111,8 @@ class Pool:
         """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
         if not len(slots):
             return
+        if "tenant" in self.meta:
+            self.usage.subtract(self.meta["tenant"][slots].tolist())
         usable = self.usable(slots)
         hot = usable[usable < self.hot]
         self._free[0].push(hot)
@@ -160,9 +177,58 @@ class Pool:
         every = np.arange(len(self.table)) if slots is None else slots
         return eviction.eligible(self.table, self.meta, every)
 
+    def cached(self) -> int:
+        """Slots with bytes in the arena that the spec names as candidates of eviction, held or not. Cost: a pass."""
+        eviction = self.table.EVICTION
+        candidates = () if eviction is None else eviction.candidates
+        return int(np.isin(self.table.states()[: self.hot], candidates).sum())
+
     def stamp(self, slots: npt.NDArray[Any], clock: int) -> None:
         """Remember when slots were last used."""
-        self.meta["last_use"][slots] = clock
+        self.stamped += 1
+        if "last_use" in self.meta:
+            self.meta["last_use"][slots] = clock
+
+    def count_use(self, slots: npt.NDArray[Any]) -> None:
+        """One lease more was taken on each of these slots."""
+        if "uses" in self.meta:
+            uses = self.meta["uses"]
+            self.stamped += 1
+            uses[slots] += uses[slots] < np.iinfo(uses.dtype).max
+
+    def publish(self, slots: npt.NDArray[Any], clock: int, keeping: Keeping) -> None:
+        """Others find these slots from now on: nobody has used them yet, and they are kept as their publisher said."""
+        self.stamp(slots, clock)
+        fresh = {"uses": 0, "priority": keeping.priority, "expires": keeping.until}
+        for name in fresh.keys() & self.meta.keys():
+            self.meta[name][slots] = fresh[name]
+        if "tenant" in self.meta and keeping.tenant is not None:
+            self.usage.subtract(self.meta["tenant"][slots].tolist())
+            self.meta["tenant"][slots] = keeping.tenant
+            self.usage[keeping.tenant] += len(slots)
+
+    def publish_again(self, slots: npt.NDArray[Any], keeping: Keeping) -> None:
+        """The same was published once more: it is kept as dearly and as long as any of its publishers said."""
+        for name, value in (("priority", keeping.priority), ("expires", keeping.until)):
+            if name in self.meta:
+                self.stamped += 1
+                self.meta[name][slots] = np.maximum(self.meta[name][slots], np.array(value, self.meta[name].dtype))
+
+    def inherit(self, slots: Slots, source: Slots) -> None:
+        """``slots`` take the place of ``source``, one for one: they are kept as those were."""
+        self.stamped += 1
+        if "tenant" in self.meta:
+            self.usage.subtract(self.meta["tenant"][slots].tolist())
+            self.usage.update(self.meta["tenant"][source].tolist())
+        for array in self.meta.values():
+            array[slots] = array[source]
+
+    def lasting(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of these slots never expire."""
+        if "expires" not in self.meta:
+            return np.ones(len(slots), np.bool_)
+        ends: npt.NDArray[np.bool_] = self.meta["expires"][slots] == NEVER
+        return ends
 
     @property
     def metadata_bytes(self) -> int:
