@@ -134,7 +134,7 @@ class Scheduler:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
         self.manager = manager
         self.admission = Admission(manager, limits)
-        self.queues = queues or Queues()
+        self.queues = Queues() if queues is None else queues  # empty ones are false
         self.words = manager.table(QueuedTable, requests)
         self.live: dict[int, Live] = {}
         self._budgets = dict(budgets)
@@ -435,7 +435,7 @@ class Scheduler:
             return None
         stop = self._first(start, live.tokens)
         try:
-            self.manager.requests.extend(row, stop)
+            self.manager.requests.extend(row, stop - start)
         except Refused as refused:
             if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
                 raise
