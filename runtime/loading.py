@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from .answers import Plan, Reason
 from .errors import Refused
+from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
 from .generated import Refusal
 from .kinds import Given
+from .overlap import reach
 from .stores.store import ObjectId
 from .ticket import Batch, Numbers, Slots, Ticket
 
@@ -56,9 +58,9 @@ class Loader:
         best, most = None, 0
         for number, ticket in self.tickets.items():
             if ticket.state == "open" and ticket.epoch == self._manager.epoch:
-                reach = self._reach(plan, ticket.plan)
-                if reach > most:
-                    best, most = number, reach
+                brings = reach(self._manager.core, plan, ticket.plan)
+                if brings > most:
+                    best, most = number, brings
         return best
 
     @property
@@ -90,10 +92,10 @@ class Loader:
         """
         manager, core = self._manager, self._manager.core
         spot = core.index.locate(plan.claim.digests, plan.boundary)
-        self._check_packed(plan, spot)
+        check_packed(core, plan, spot)
         counts = {kind: len(places) for kind, places in plan.wanted.items()}
-        expand = self._packed_places(plan, spot)
-        held = self._hold_packed(expand, spot)
+        expand = packed_places(core, plan, spot)
+        held = hold_packed(core, expand, spot)
         need = Counter(counts) + Counter(beside)
         if len(expand):
             need["compressed_kv"] += len(expand)
@@ -106,7 +108,7 @@ class Loader:
                 given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
             slots = manager.take(counts, "load_begin", given)
         except Refused:
-            self._unhold(held[0], held[1], plan)
+            unhold_packed(core, *held, plan)
             raise
         batches = [
             self._batch(kind, places, slots[kind], versions[kind], np.zeros(len(places), np.bool_))
@@ -203,8 +205,9 @@ class Loader:
             if not ok:
                 self._count_failures(self._objects(ticket, plan.wanted if ticket.missing is None else ticket.missing))
             if ticket.kept and self._failures:
-                kept = {batch.kind: batch.places[batch.granules < ticket.kept] for batch in ticket.batches}
-                self.forget_failures(self._objects(ticket, {kind: kept[kind] for kind in plan.wanted}))
+                loaded = [batch for batch in ticket.batches if batch.begin == "load_begin"]
+                kept = {batch.kind: batch.places[batch.granules < ticket.kept] for batch in loaded}
+                self.forget_failures(self._objects(ticket, kept))
             self._end(ticket, "done" if ok and fits else "failed")
 
     def abort(self, ticket: Ticket) -> None:
@@ -221,28 +224,6 @@ class Loader:
             self._free_aborted(ticket, "quiesced")
 
     # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
-
-    def _reach(self, plan: Plan, other: Plan) -> int:
-        """Granules up to the last place that two plans both bring; 0 where there is none."""
-        common = _common(plan.claim.digests, other.claim.digests, min(plan.boundary, other.boundary))
-        ends = [min(plan.expand.stop, other.expand.stop)] if _meet(plan.expand, other.expand, common) else []
-        for kind in plan.wanted.keys() & other.wanted.keys():
-            ours, theirs = plan.wanted[kind], other.wanted[kind]
-            if kind not in self._manager.core.paged:
-                both = self._granules(kind, np.intersect1d(ours, theirs)) + 1
-                ends += both[both <= common][-1:].tolist()
-            else:
-                one, two = (range(int(places[0]), int(places[-1]) + 1) for places in (ours, theirs))
-                ends += [min(one.stop, two.stop)] if _meet(one, two, common) else []
-        return min(common, max(ends, default=0))
-
-    def _granules(self, kind: str, places: Numbers) -> Numbers:
-        """The granule that each place of a kind belongs to."""
-        core = self._manager.core
-        if kind in core.paged:
-            return places
-        spec = core.index.specs[core.trailing.index(kind)]
-        return places // spec.per if spec.blocks else places - 1
 
     def _transfer(self, ticket: Ticket) -> bool:
         """Move a ticket's bytes up to the first that the store can't give; False when there is one, or an abort."""
@@ -346,13 +327,12 @@ class Loader:
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy[:count])
             pool.must(batch.done, batch.slots[:count], "load", expected=batch.generations[:count], **given)
             if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
-                self._unhold(ticket.held, ticket.held_generations, ticket.plan)
-                ticket.held = ticket.held[:0]
+                self._unhold(ticket)
             for low, high in _runs(batch.places[:count], batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
                 fresh = core.fresh(batch.kind, spot, places, slots)
                 if batch.begin == "expand_begin":
-                    fresh &= self._same_packed(spot, places, held[low:high])
+                    fresh &= same_packed(core, spot, places, held[low:high])
                 if batch.kind in core.paged:
                     core.place(batch.kind, spot, places, slots, fresh)
                 pool.release("evict", slots[~fresh])
@@ -393,53 +373,6 @@ class Loader:
             if batch.begin == "load_begin" and batch.kind in core.paged
         )
 
-    def _same_packed(self, spot: Any, places: Numbers, packed: Slots) -> npt.NDArray[np.bool_]:
-        """Where the index holds nothing, or the very packed copies that were expanded; ``places`` in a row."""
-        index, low = self._manager.core.index, int(places[0])
-        n = self._manager.core.paged.index("compressed_kv")
-        same = np.ones(len(places), np.bool_)
-        live = min(index.live(n, spot), low + len(places))
-        if live > low:
-            same[: live - low] = index.slots(n, spot, low, live) == packed[: live - low]
-        return same
-
-    def _check_packed(self, plan: Plan, spot: Any) -> None:
-        core = self._manager.core
-        if plan.expand:
-            n = core.paged.index("compressed_kv")
-            live, ready = core.index.live(n, spot), core.index.ready(n, spot)
-            if live < plan.expand.stop or ready > plan.expand.start:
-                raise Refused(Reason.STALE, "load", "the packed granules have changed since the match")
-
-    def _packed_places(self, plan: Plan, spot: Any) -> Numbers:
-        """Granules of a plan's expansion that are packed still; others were published anew meanwhile."""
-        if not plan.expand:
-            return np.empty(0, np.int64)
-        core = self._manager.core
-        slots = core.index.slots(core.paged.index("compressed_kv"), spot, plan.expand.start, plan.expand.stop)
-        return np.arange(plan.expand.start, plan.expand.stop)[core.pools["compressed_kv"].in_state(slots, "packed")]
-
-    def _hold_packed(self, places: Numbers, spot: Any) -> tuple[Slots, Numbers]:
-        """Keep the packed copies from being evicted while they are read."""
-        core = self._manager.core
-        if not len(places):
-            return np.empty(0, np.intp), np.empty(0, np.int64)
-        low, high = int(places[0]), int(places[-1]) + 1
-        packed = core.index.slots(core.paged.index("compressed_kv"), spot, low, high)[places - low].astype(np.intp)
-        pool = core.pools["compressed_kv"]
-        generations = pool.generations(packed)
-        pool.must("hold", packed, "load", expected=generations)
-        return packed, generations
-
-    def _unhold(self, slots: Slots, generations: Numbers, plan: Plan) -> None:
-        if len(slots):
-            core = self._manager.core
-            core.pools["compressed_kv"].must("unhold", slots, "load", expected=generations)
-            core.sweep("compressed_kv")
-            for at in (plan.expand.stop, plan.boundary):
-                spot = core.index.locate(plan.claim.digests, at)
-                core.offer(spot.segment, spot.at)
-
     def _expansion(self, places: Numbers, packed: Slots) -> Batch:
         core = self._manager.core
         pool = core.pools["compressed_kv"]
@@ -456,10 +389,10 @@ class Loader:
         self, kind: str, places: Numbers, slots: Slots, versions: Numbers, lossy: npt.NDArray[np.bool_],
         verb: str = "load",
     ) -> Batch:  # fmt: skip
-        core, granules = self._manager.core, self._granules(kind, places)
+        core = self._manager.core
         layers = len(self._manager.profile.layouts[kind].layers) if kind in core.paged else 1
         return Batch(
-            kind, places, granules, slots, core.pools[kind].generations(slots), versions, lossy,
+            kind, places, core.granules(kind, places), slots, core.pools[kind].generations(slots), versions, lossy,
             np.ones(len(places), np.bool_), layers, f"{verb}_begin", f"{verb}_done",
         )  # fmt: skip
 
@@ -468,8 +401,7 @@ class Loader:
             pool = self._manager.core.pools[batch.kind]
             pool.must("load_abort", batch.slots, "load", expected=batch.generations)
         ticket.state = "aborted"
-        self._unhold(ticket.held, ticket.held_generations, ticket.plan)
-        ticket.held = ticket.held[:0]
+        self._unhold(ticket)
 
     def _free_aborted(self, ticket: Ticket, state: str) -> None:
         for batch in ticket.batches:
@@ -477,9 +409,12 @@ class Loader:
             pool.release("quiesce", batch.slots, expected=batch.generations)
         self._end(ticket, state)
 
-    def _end(self, ticket: Ticket, state: str) -> None:
-        self._unhold(ticket.held, ticket.held_generations, ticket.plan)
+    def _unhold(self, ticket: Ticket) -> None:
+        unhold_packed(self._manager.core, ticket.held, ticket.held_generations, ticket.plan)
         ticket.held = ticket.held[:0]
+
+    def _end(self, ticket: Ticket, state: str) -> None:
+        self._unhold(ticket)
         ticket.moving = False
         del self.tickets[ticket.ticket_id]
         ticket.end(state)
@@ -500,16 +435,3 @@ def _runs(places: Numbers, paged: bool) -> list[tuple[int, int]]:
     cuts = (np.flatnonzero(np.diff(places) != 1) + 1).tolist() if paged else []
     return list(zip([0, *cuts], [*cuts, len(places)], strict=True))
 
-
-def _common(ours: Sequence[bytes], theirs: Sequence[bytes], limit: int) -> int:
-    """Granules that two chains have in common, of the first ``limit``."""
-    low, high = 0, limit
-    while low < high:  # a digest stands for all that lies before it
-        middle = (low + high + 1) >> 1
-        low, high = (middle, high) if ours[middle - 1] == theirs[middle - 1] else (low, middle - 1)
-    return low
-
-
-def _meet(ours: range, theirs: range, below: int) -> bool:
-    """Whether two ranges of granules have one in common, below a bound."""
-    return max(ours.start, theirs.start) < min(ours.stop, theirs.stop, below)
