@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TIERS = ("store", "packed")
 """Where a load's bytes come from."""
 
-FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.FULL)
+FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL)
 """Refusals that end when others have ended."""
 
 
@@ -84,8 +84,9 @@ class Reservation:
     Attributes:
         number: of the reservation.
         owner: who asked.
-        first: tokens that the first step ends at.
         tokens: length of the prompt.
+        step: tokens that the first step computes at most; None: all.
+        first: tokens that the first step ends at, by what is leased.
         stage: how far it is.
         answer: what can be read now; ``now`` grows when a load has ended.
         lease: on that; None where nothing is read.
@@ -97,8 +98,9 @@ class Reservation:
 
     number: int
     owner: str
-    first: int
     tokens: int
+    step: int | None
+    first: int
     stage: Stage
     answer: Answer
     lease: Lease | None
@@ -157,7 +159,7 @@ class Admission:
         answer: Answer,
         tokens: int,
         *,
-        first: int | None = None,
+        step: int | None = None,
         owner: str = "",
     ) -> Reservation | Deferred | Rejected:
         """Reserve all that a request needs up to its first step, or nothing. What it should load is not moved yet.
@@ -168,25 +170,26 @@ class Admission:
         Args:
             answer: of one request's match.
             tokens: length of the prompt.
-            first: tokens that the first step ends at; all by default.
+            step: tokens that the first step computes at most, a multiple of the granule; all by default.
             owner: who asks.
 
         Raises:
             Refused: STALE when what was matched is gone: match again. Nothing was taken.
-            ValueError: ``first`` or ``tokens`` don't reach beyond what the answer covers, or a shared answer.
+            ValueError: ``tokens`` don't reach beyond what the answer covers, another ``step``, or a shared answer.
         """
-        first = tokens if first is None else first
-        if not answer.length < first <= tokens:
-            raise ValueError(f"a first step up to {first} of {tokens} tokens, and the answer covers {answer.length}")
+        granule = self._manager.profile.granule
+        if answer.length >= tokens:
+            raise ValueError(f"a prompt of {tokens} tokens, and the answer covers {answer.length}")
+        if step is not None and (step < granule or step % granule):
+            raise ValueError(f"steps of {step} tokens; give a multiple of the granule, {granule}")
         if len(answer.claims) > 1:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
-        never: Rejected | None = None
-        for way in self._ways(answer, first):
-            never = self._never(way)
-            if never is None:
-                with self._manager.lock:
-                    self._manager.unpark()
-                    return self._begin(way, answer, tokens, first, owner)
+        with self._manager.lock:
+            self._manager.unpark()
+            for way in self._ways(answer, tokens, step):
+                never = self._never(way, tokens)
+                if never is None:
+                    return self._begin(way, answer, tokens, step, owner)
         assert never is not None
         return never
 
@@ -196,13 +199,15 @@ class Admission:
         Raises:
             Refused: LEASE unless the reservation is ready.
         """
-        manager, granule = self._manager, self._manager.profile.granule
+        manager = self._manager
         with manager.lock:
             self._check(reservation, Stage.READY)
-            way = self._ways(answer, reservation.first)[0]
-            if way.plan is None or way.plan.ticket in manager.loader.tickets or self._never(way) is not None:
+            way = self._ways(answer, reservation.tokens, reservation.step)[0]
+            if way.plan is None or way.plan.ticket in manager.loader.tickets:
                 return False
-            old, reused = reservation.lease, 0 if reservation.lease is None else reservation.lease.length // granule
+            if self._never(way, reservation.tokens) is not None:
+                return False
+            old, reused = reservation.lease, self._reused(reservation)
             self._give_up_slots(reservation, None)
             try:
                 self._hold(reservation, way, answer)
@@ -249,6 +254,9 @@ class Admission:
     def cancel(self, reservation: Reservation, *, done: Done | None = None) -> None:
         """Give up what is reserved, at once; destinations that bytes may still come to stay quarantined until then.
 
+        Whoever moves the bytes frees them when he stops; one whom nobody moves is the caller's to ``quiesce``. A load
+        that others wait for goes on.
+
         Args:
             reservation: loading or ready.
             done: whether the device has ended what it does with the row's slots.
@@ -257,11 +265,11 @@ class Admission:
             Refused: LEASE when it has entered (finish the row) or ended.
         """
         with self._manager.lock:
-            ticket = self.cancel_now(reservation, still(done))
-        self.abort(ticket)
+            self._check(reservation, Stage.LOADING, Stage.READY)
+            self.cancel_now(reservation, still(done))
 
-    def cancel_now(self, reservation: Reservation, done: Done | None = None) -> Ticket | None:
-        """See ``cancel``; the caller holds the manager's lock, and gives what is returned to ``abort`` without it."""
+    def cancel_now(self, reservation: Reservation, done: Done | None = None) -> None:
+        """See ``cancel``; the caller holds the manager's lock."""
         self._check(reservation, Stage.LOADING, Stage.READY)
         reservation.stage = Stage.ENDED
         self._give_up_slots(reservation, done)
@@ -270,20 +278,11 @@ class Admission:
             reservation.lease = None
         self._give_back({"requests": 1})
         del self._manager.reservations[reservation.number]
-        return reservation.ticket
-
-    def abort(self, ticket: Ticket | None) -> None:
-        """End the load of a cancelled reservation, unless it has ended."""
-        if ticket is None or ticket.state != "open":
-            return
-        try:
-            ticket.abort()
-        except Refused:
-            if ticket.state == "open":
-                raise
+        if reservation.ticket is not None:
+            reservation.ticket.leave(reservation.owner)
 
     def bytes_of(self, answer: Answer) -> float:
-        """Bytes that the load of an answer moves, whatever the tier."""
+        """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""
         _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
         return float(sum(amount for name, amount in in_flight.items() if name.startswith("bytes")))
 
@@ -293,26 +292,38 @@ class Admission:
 
     # ---- ways to begin ----------------------------------------------------------------------------------------------
 
-    def _ways(self, answer: Answer, first: int) -> list[_Way]:
+    def _ways(self, answer: Answer, tokens: int, step: int | None) -> list[_Way]:
         """From the most that is reused to nothing."""
-        requests, granule = self._manager.requests, self._manager.profile.granule
-        now, ways = answer.now // granule, []
-        if answer.plan is not None:
-            destinations, in_flight = self._of_plan(answer.plan)
+        now, ways = answer.now // self._manager.profile.granule, []
+        compute = self._need(tokens, now, step)
+        if (plan := answer.plan) is not None:
+            destinations, in_flight = self._of_plan(plan)
             # If the load fails, the row is computed from what is leased now, in the load's own slots and these.
-            compute, go_on = requests.need(first, now), requests.need(first, answer.plan.boundary)
+            go_on = self._need(tokens, plan.boundary, step)
             beside = {kind: max(go_on[kind], compute[kind] - destinations.get(kind, 0)) for kind in compute}
-            ways.append(_Way(answer.plan, now, destinations, beside, in_flight))
+            ways.append(_Way(plan, now, destinations, beside, in_flight))
         if now:
-            ways.append(_Way(None, now, {}, requests.need(first, now), {}))
-        ways.append(_Way(None, 0, {}, requests.need(first, 0), {}))
+            ways.append(_Way(None, now, {}, compute, {}))
+        ways.append(_Way(None, 0, {}, self._need(tokens, 0, step), {}))
         return ways
+
+    def _need(self, tokens: int, reused: int, step: int | None) -> dict[str, int]:
+        """Slots by kind of a first step that goes on after ``reused`` granules."""
+        return self._manager.requests.need(self._first(tokens, reused, step), reused)
+
+    def _first(self, tokens: int, reused: int, step: int | None) -> int:
+        """Tokens that such a step ends at."""
+        return tokens if step is None else min(tokens, reused * self._manager.profile.granule + step)
+
+    def _reused(self, reservation: Reservation) -> int:
+        """Granules that a reservation leases."""
+        return 0 if reservation.lease is None else reservation.lease.length // self._manager.profile.granule
 
     def _of_plan(self, plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
         """Destination slots of a plan by kind, and what it has in flight by name of the limit."""
         pools = self._manager.core.pools
         by_tier = {"store": {kind: len(places) for kind, places in plan.wanted.items()}}
-        by_tier["packed"] = {"compressed_kv": len(plan.expand)} if plan.expand else {}
+        by_tier["packed"] = {"compressed_kv": self._packed(plan)} if plan.expand else {}
         destinations: dict[str, int] = {}
         in_flight: dict[str, int] = {}
         for tier, counts in by_tier.items():
@@ -322,22 +333,30 @@ class Admission:
             in_flight[f"bytes from the {tier}"] = sum(n * pools[kind].arena.stride for kind, n in counts.items())
         return destinations, in_flight
 
-    def _never(self, way: _Way) -> Rejected | None:
-        """Why a way is closed for ever; None where it is not."""
+    def _packed(self, plan: Plan) -> int:
+        """Granules of a plan's expansion that are packed: others between them may be readable."""
         core = self._manager.core
+        n, spot = core.paged.index("compressed_kv"), core.index.locate(plan.claim.digests, plan.boundary)
+        stop = max(plan.expand.start, min(plan.expand.stop, core.index.live(n, spot)))
+        slots = core.index.slots(n, spot, plan.expand.start, stop)
+        return int(np.count_nonzero(core.pools["compressed_kv"].in_state(slots, "packed")))
+
+    def _never(self, way: _Way, tokens: int) -> Rejected | None:
+        """Why a way is closed for ever, be it for the prompt's later steps; None where it is not."""
+        core, whole = self._manager.core, self._manager.requests.need(tokens, 0)
         for name, amount in way.in_flight.items():
             if name in self._names and amount > self._names[name][1]:
                 return Rejected(Reason.ADMISSION, f"{amount} {name}, and {self._names[name][1]} may be in flight")
         for kind, count in way.beside.items():
             leased = len(core.places(kind, way.leased)) if kind in core.kinds else 0
-            need = count + way.destinations.get(kind, 0) + leased
+            need = max(whole[kind], count + way.destinations.get(kind, 0) + leased)
             if need > core.capacity(kind):
                 return Rejected(Reason.ADMISSION, f"{need} slots of {kind}, and the pool has {core.capacity(kind)}")
         return None
 
     # ---- under the lock ---------------------------------------------------------------------------------------------
 
-    def _begin(self, way: _Way, answer: Answer, tokens: int, first: int, owner: str) -> Reservation | Deferred:
+    def _begin(self, way: _Way, answer: Answer, tokens: int, step: int | None, owner: str) -> Reservation | Deferred:
         manager = self._manager
         if way.plan is not None and way.plan.ticket is not None:
             ticket = manager.loader.tickets.get(way.plan.ticket)
@@ -346,7 +365,8 @@ class Admission:
         entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
         if entering >= manager.requests.idle:
             return Deferred(Reason.ADMISSION, f"all {len(manager.requests.active)} rows are taken")
-        reservation = Reservation(manager.number(), owner, first, tokens, Stage.READY, answer, None, {})
+        first = self._first(tokens, way.leased, step)
+        reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
         try:
             self._take({"requests": 1})
             try:
@@ -381,6 +401,7 @@ class Admission:
             reservation.answer, reservation.lease = answer, lease
         if ticket is not None:
             assert way.plan is not None
+            assert all(len(ticket.all_slots(kind)) == n for kind, n in way.destinations.items())
             reservation.ticket, reservation.stage, reservation.in_flight = ticket, Stage.LOADING, way.in_flight
             reservation.request = Request.from_claim(way.plan.claim, way.plan.tokens, manager.profile)
             ticket.then(lambda ended: self._ended(reservation, ended))
@@ -392,32 +413,30 @@ class Admission:
         reservation.in_flight, reservation.ticket = {}, None
         if reservation.stage is not Stage.LOADING:
             return  # it was cancelled, and has nothing any more
-        assert reservation.request is not None
         reservation.stage, reservation.loaded = Stage.READY, ticket.state == "done"
+        self._renew(reservation)
+        reused = self._reused(reservation)
+        reservation.first = self._first(reservation.tokens, reused, reservation.step)
         try:
-            self._renew(reservation)
-            reused = 0 if reservation.lease is None else reservation.lease.length // manager.profile.granule
             self._fit(reservation, manager.requests.need(reservation.first, reused))
-        except Refused:  # others were faster at what the load left; it begins anew, with nothing
+        except Refused:  # after a reset others may still read what it had leased; it begins anew, with nothing
             self.cancel_now(reservation)
 
     def _renew(self, reservation: Reservation) -> None:
         """Lease all that memory has now, if that is more than before; what is of an epoch that has ended is let go."""
         manager, old = self._manager, reservation.lease
         assert reservation.request is not None
-        answer = manager.matcher.in_memory(reservation.request, reservation.first - 1)
-        if old is not None and manager.receipt_of(old).epoch == manager.epoch and old.length >= answer.now:
-            return
-        lease: Lease | None = None
-        if answer.now:
+        answer = manager.matcher.in_memory(reservation.request)
+        lease = old if old is not None and manager.receipt_of(old).epoch == manager.epoch else None
+        if answer.now > (0 if lease is None else lease.length):
             try:
                 (lease,) = manager.acquire_now(answer, reservation.owner)
-            except Refused:
-                if old is None or manager.receipt_of(old).epoch != manager.epoch:
+                reservation.answer = answer
+            except Refused as refused:  # as many read it as can
+                if refused.refusal not in FOR_ROOM:
                     raise
-                return
-        reservation.lease, reservation.answer = lease, answer
-        if old is not None:
+        reservation.lease = lease
+        if old is not None and lease is not old:
             self._release(old, None)
 
     def _fit(self, reservation: Reservation, need: Mapping[str, int]) -> None:

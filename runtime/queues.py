@@ -55,9 +55,15 @@ def queue_of(answer: Answer) -> Queue:
     verdicts = {kind: said.verdict for kind, said in answer.objects.items()}
     if "PENDING" in verdicts.values():
         return Queue.DISK
-    if verdicts.get("compressed_kv") == "PACKED":
+    if verdicts.get("compressed_kv") == "PACKED" or (answer.plan is not None and answer.plan.expand):
         return Queue.COMPRESSED
-    if verdicts.get("indexer_state") == "REBUILD":
+    return compute_queue_of(answer)
+
+
+def compute_queue_of(answer: Answer) -> Queue:
+    """The same of one that loads nothing any more, whatever the slower tiers hold."""
+    indexer = answer.objects.get("indexer_state")
+    if indexer is not None and indexer.verdict == "REBUILD":
         return Queue.INDEXER
     return Queue.TAIL_WINDOW if answer.replay is not None else Queue.RESIDENT
 
@@ -81,6 +87,7 @@ class _Waiting:
 @dataclass(slots=True)
 class _Line:
     waiting: dict[int, _Waiting] = field(default_factory=dict)
+    spent: float = 0.0  # in the round that is under way
     now: float = 0.0  # virtual: where the turn granted last began
     finished: dict[str, float] = field(default_factory=dict)  # by owner, where its last turn asked for ends
 
@@ -193,20 +200,32 @@ class Queues:
         """A request's turn could not be granted now; it keeps its place."""
         self._lines[self._where[request]].waiting[request].passed += 1
 
-    def turns(self, queue: Queue, budget: float) -> Iterator[int]:
+    def oldest(self, queue: Queue) -> float:
+        """The time at which the first came of those who wait in a queue; infinity where nobody does."""
+        return min((waiting.since for waiting in self._lines[queue].waiting.values()), default=float("inf"))
+
+    def turns(self, queue: Queue, budget: float, *, holders: bool | None = None) -> Iterator[int]:
         """Whose turn it is in a queue, first to last, as far as a budget goes.
 
         The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; what
         was passed costs nothing. The first turn is offered even where it costs more than the budget, so that none is
         too large for ever.
+
+        Args:
+            queue: which one.
+            budget: of one round.
+            holders: True: a round's turns of those who hold slots; False: then those of the others, who are paid from
+                what the first have left. None: a round of all.
         """
-        line, spent = self._lines[queue], 0.0
+        line = self._lines[queue]
+        if holders is not False:
+            line.spent = 0.0
         for waiting in sorted(line.waiting.values(), key=lambda item: item.key(self._ageing)):
             if line.waiting.get(waiting.request) is not waiting:  # left while others had their turns
                 continue
-            if spent and spent + waiting.cost > budget:
-                return
-            if budget <= 0:
+            if holders is not None and waiting.holds is not holders:
+                continue
+            if budget <= 0 or (line.spent and line.spent + waiting.cost > budget):
                 return
             passed = waiting.passed
             yield waiting.request
@@ -214,7 +233,7 @@ class Queues:
                 if waiting.passed > self._patience and not waiting.holds:
                     return
             else:
-                spent += waiting.cost
+                line.spent += waiting.cost
 
     @staticmethod
     def _forget(line: _Line) -> None:

@@ -1,10 +1,10 @@
 """The scheduler: requests from their arrival to their end, through the five queues.
 
-An engine asks ``schedule`` for what to compute in its next step. Loads run on an executor's threads meanwhile; a
-stalled one holds up nobody but those who wait for it. Requests come and are given up from any thread, or from a
-coroutine; one thread at a time schedules. How far a request is, and in which queue, its word says (the spec's
-``queued``); whose turn it is, ``queues.py``; whether there is room, ``admission.py``. All three change under the
-manager's lock.
+An engine asks ``schedule`` for what to compute in its next step. Loads run on an executor's threads meanwhile
+(``load_workers.py``); a stalled one holds up nobody but those who wait for it. Requests come and are given up from any
+thread, or from a coroutine; one thread at a time schedules. How far a request is, and in which queue, its word says
+(``live_requests.py``); whose turn it is, ``queues.py``; whether there is room, ``admission.py``. All three change under
+the manager's lock.
 
 The engine computes what a ``Work`` says, and then:
 
@@ -12,86 +12,39 @@ The engine computes what a ``Work`` says, and then:
     finish     a request has all its tokens
     preempt    a request goes back to wait, and begins again where the cache still knows it
     cancel     at any moment, from any thread; never waits for a transfer
+
+Who goes back has its whole granules published, so an engine has launched what ``schedule`` gave it before it decodes,
+preempts or schedules again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .admission import FOR_ROOM, Admission, Deferred, Limits, Rejected, Reservation, Stage
-from .answers import Answer, Reason
+from .admission import FOR_ROOM, Admission, Deferred, Limits, Rejected, Reservation
+from .answers import Answer, AnswerKind, Reason
 from .errors import Refused
-from .generated import Refusal
-from .generated.queued import QueuedQueue, QueuedState, QueuedTable
+from .generated.queued import QueuedState, QueuedTable
 from .keys import Keys
-from .lease import Done
+from .lease import Done, still
+from .live_requests import Live, LiveRequests, Work
+from .load_workers import LoadWorkers
 from .queues import Queue, Queues, queue_of
 from .ticket import Ticket
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-_CODES = {queue: QueuedQueue[queue.name] for queue in Queue}
+__all__ = ["Live", "Scheduler", "Work"]
+
 _STALE_ATTEMPTS = 3  # matches in one turn of a request whose finds are evicted before it has them
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What to compute of one request in the next step.
-
-    Attributes:
-        live: the request.
-        row: of the request table.
-        start: first token to compute; what lies before it is in the row already.
-        stop: token after the last one.
-        replay: tokens before ``start`` to compute again first, with the cached entries frozen; None: none.
-        exact: whether what lies before ``start`` is the very state of a cold run.
-        waited: time from arrival until now, in the scheduler's clock.
-    """
-
-    live: Live
-    row: int
-    start: int
-    stop: int
-    replay: range | None
-    exact: bool
-    waited: float
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """One request.
-
-    Attributes:
-        number: of the request; never given twice.
-        keys: of its tokens.
-        tokens: that it has; those that are not in its row yet are computed first.
-        owner: who asked.
-        since: when it came, or was preempted.
-        begun: its first work of all; or Refused, with the reason that it was rejected for; cancelled when given up.
-        fault: what a load of it raised last, or why it ended before it had all its tokens.
-    """
-
-    number: int
-    keys: Keys
-    tokens: int
-    owner: str
-    since: float
-    place: int  # in the table of words
-    generation: int
-    begun: Future[Work] = field(default_factory=Future)
-    fault: BaseException | None = None
-    reservation: Reservation | None = None
-    row: int | None = None
-    computed: int = 0  # tokens that its row accounts for
 
 
 class Scheduler:
@@ -108,6 +61,12 @@ class Scheduler:
         attempts: times that a load which failed is tried again before the request computes.
         requests: most that are live at once.
         clock: the time, for waits and ageing.
+        lock: makes the lock that keeps rows of running requests from ending while they are stepped.
+
+    Attributes:
+        admission: what is under way, and its limits.
+        queues: who waits where.
+        live: live requests by number.
 
     Raises:
         ValueError: an option out of its range.
@@ -125,6 +84,7 @@ class Scheduler:
         attempts: int = 1,
         requests: int = 1024,
         clock: Callable[[], float] = time.monotonic,
+        lock: Callable[[], AbstractContextManager[Any]] = threading.Lock,
     ) -> None:
         granule = manager.profile.granule
         if chunk is not None and (chunk < granule or chunk % granule):
@@ -134,16 +94,17 @@ class Scheduler:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
         self.manager = manager
         self.admission = Admission(manager, limits)
-        self.queues = Queues() if queues is None else queues  # empty ones are false
-        self.words = manager.table(QueuedTable, requests)
-        self.live: dict[int, Live] = {}
+        self.queues = queues or Queues()
         self._budgets = dict(budgets)
         self._chunk, self._attempts = chunk, attempts
         self._clock = clock
-        self._executor = executor
-        self._free = list(range(requests))[::-1]
-        self._number = itertools.count(1).__next__
+        self._requests = LiveRequests(manager, self.queues, requests, clock)
+        self.live = self._requests.by_number
+        self._rows = lock()
+        self._granted: list[Work] = []
+        self._short: list[Live] = []  # running requests whose next chunk found no room in this round
         self._changed = threading.Event()
+        self._workers = LoadWorkers(manager, self.admission, self._requests, executor, self._changed.set)
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
@@ -164,16 +125,10 @@ class Scheduler:
         if tokens < 1:
             raise ValueError(f"a prompt of {tokens} tokens; give at least 1")
         answer = self.manager.match(keys, tokens)
+        queue = queue_of(answer)
         with self.manager.lock:
-            if not self._free:
-                raise Refused(Reason.ADMISSION, "scheduler", f"{len(self.words)} requests are live")
-            place, queue = self._free[-1], queue_of(answer)
-            self._fire("arrive", place, where=_CODES[queue])
-            self._free.pop()
-            generation = int(self.words.fields("generation", [place])[0])
-            live = Live(self._number(), keys, tokens, owner, self._clock(), place, generation)
-            self.live[live.number] = live
-            self._put(live, queue, self._cost(answer, tokens, queue), holds=False)
+            cost = self._cost(answer, tokens, queue)
+            live = self._requests.arrive(keys, tokens, owner, self._attempts, queue, cost)
         self._changed.set()
         return live
 
@@ -182,36 +137,29 @@ class Scheduler:
 
         Args:
             live: the request.
-            done: whether the device has ended the steps begun so far; a running request's slots wait for it.
+            done: whether the device has ended the steps begun so far, those included that ``schedule`` has returned; a
+                running request's slots wait for it. What it raises goes to the caller, with nothing changed.
         """
-        ticket = None
-        with self.manager.lock:
-            state = self._state(live)
-            if state in (None, QueuedState.DRAINING):
-                return False
-            if live.number in self.queues:
-                self.queues.remove(live.number)
-            reservation, live.reservation = live.reservation, None
-            self._fire("abort_load" if state is QueuedState.LOADING else "abort", live.place, expected=live.generation)
-            if reservation is not None and reservation.stage in (Stage.LOADING, Stage.READY):
-                ticket = self.admission.cancel_now(reservation, done)
-            row, live.row = live.row, None
-            if state is not QueuedState.LOADING:
-                self._forget(live)
-        if ticket is not None:
-            self.admission.abort(ticket)
-            if state is QueuedState.ADMITTED:
-                ticket.quiesce()  # no worker has begun with it, and none will
-        if row is not None:
-            self.manager.requests.finish(row, done=done)
-        if reservation is not None and reservation.stage is Stage.ENTERED:
-            self.admission.leave(reservation)
+        tickets: list[Ticket] = []
+        with self._rows:
+            with self.manager.lock:
+                state = self._requests.state(live)
+                if state in (None, QueuedState.DRAINING):
+                    return False
+                row = live.row
+                if row is None:
+                    tickets = self._give_up(live, state, still(done))
+            if row is not None:
+                self.manager.requests.finish(row, done=done)
+                self._left(live, "abort")
+        for ticket in tickets:
+            self._workers.quiesce(ticket)
         live.begun.cancel()
         self._changed.set()
         return True
 
     async def begun(self, live: Live) -> Work:
-        """Wait until a request begins; who is cancelled while he waits gives the request up.
+        """Wait until a request begins; whoever stops waiting before, as a task that is cancelled, gives it up.
 
         Raises:
             Refused: it was rejected.
@@ -219,14 +167,14 @@ class Scheduler:
         """
         try:
             return await asyncio.wrap_future(live.begun)
-        except asyncio.CancelledError:
+        except BaseException:
             self.cancel(live)
             raise
 
     def state(self, live: Live) -> str:
         """The state of its word: "waiting" to "running"; "draining" while a load ends after it, "absent" at the end."""
         with self.manager.lock:
-            state = self._state(live)
+            state = self._requests.state(live)
         return "absent" if state is None else state.name.lower()
 
     def where(self, live: Live) -> Queue:
@@ -236,181 +184,206 @@ class Scheduler:
             ValueError: it has ended.
         """
         with self.manager.lock:
-            if self._state(live) is None:
-                raise ValueError(f"request {live.number} has ended")
-            return Queue[QueuedQueue(int(self.words.fields("queue", [live.place])[0])).name]
+            found = None if self._requests.state(live) is None else self._requests.where(live)
+        if found is None:
+            raise ValueError(f"request {live.number} has ended")
+        return found
 
     # ---- for the engine ---------------------------------------------------------------------------------------------
 
     def schedule(self) -> tuple[Work, ...]:
         """Grant turns in all queues, as far as room and budgets go; returns what to compute now.
 
-        Never waits for a load. Where every running request waits for room, the youngest goes back to wait.
+        Never waits for a load. Those who hold slots come first, in all queues; while one of them lacks room, nobody
+        else begins. Where every running request waits for room, the youngest goes back to wait. Who is given up before
+        this returns is not in it.
+
+        Raises:
+            Exception: what a store or a device query raised. Nothing is lost: what was granted by then is returned by
+                the next call.
         """
         self._changed.clear()
-        work: list[Work] = []
-        for queue in Queue:
-            turns = self.queues.turns(queue, self._budgets.get(queue, float("inf")))
-            while (live := self._next(turns)) is not None:
-                found = self._turn(live, queue)
-                if found is not None:
-                    work.append(found)
+        self._short.clear()
+        for holders in (True, False):
+            for queue in sorted(Queue, key=self._oldest):
+                turns = self.queues.turns(queue, self._budgets.get(queue, float("inf")), holders=holders)
+                while (live := self._next(turns)) is not None:
+                    self._turn(live, queue)
+            if self._short:
+                break
+        with self.manager.lock:
+            work = tuple(one for one in self._granted if one.live.row is not None)
+            self._granted.clear()
         for one in work:
-            if not one.live.begun.done():
-                one.live.begun.set_running_or_notify_cancel()
-                one.live.begun.set_result(one)
+            begun = one.live.begun
+            if not begun.done() and begun.set_running_or_notify_cancel():
+                begun.set_result(one)
         if not work:
             self._unblock()
-        return tuple(work)
+        return work
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until something has changed since the last ``schedule``; False when the time is up first."""
+        """Wait until something has changed since the last ``schedule`` began; False when the time is up first.
+
+        What others than this scheduler's requests give back, and what the device does, is no such change.
+        """
         return self._changed.wait(timeout)
 
     def decode(self, lives: Iterable[Live], *, done: Done | None = None) -> tuple[Live, ...]:
         """One decoded token for each of some running requests; returns those that went back to wait for want of room.
 
-        A request for which there is no room though nobody else has any ends, with its ``fault`` saying so.
+        A request for which there is no room though nobody else has any ends, with its ``fault`` saying so; it is among
+        the returned. Requests that were given up meanwhile are passed over.
 
         Args:
             lives: running requests whose prompts are computed.
             done: whether the device has ended the steps begun so far.
 
         Raises:
-            ValueError: a request that doesn't run, or twice.
+            ValueError: a request that waits, whose prompt is not computed, or twice.
         """
-        stepping, gone = list(lives), []
-        if early := [live.number for live in stepping if live.computed < live.tokens]:
-            raise ValueError(f"prompts of requests {early} are not computed yet")
-        while stepping:
-            rows = [self._row(live) for live in stepping]
-            try:
-                self.manager.requests.step(rows, done=done)
-            except Refused as refused:
-                if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
-                    raise
-                youngest = self._yield(refused, done)
-                gone.append(youngest)
-                stepping = [live for live in stepping if live is not youngest]
-                continue
-            for live in stepping:
-                live.computed += 1
-                live.tokens = max(live.tokens, live.computed)
-            break
-        return tuple(gone)
+        stepping, gone = list(lives), list[Live]()
+        while True:
+            with self._rows:
+                stepping = self._decoding(stepping)
+                rows = [live.row for live in stepping if live.row is not None]
+                try:
+                    self.manager.requests.step(rows, done=done)
+                except Refused as error:
+                    if error.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                        raise
+                    gone.append(self._yield(error, done))
+                    stepping = [live for live in stepping if live is not gone[-1]]
+                    continue
+                for live in stepping:
+                    live.computed += 1
+                    live.tokens = max(live.tokens, live.computed)
+            return tuple(gone)
 
     def finish(self, live: Live, *, done: Done | None = None) -> None:
         """A running request has all its tokens: what it shares stays in the cache, what it owns is free.
 
+        Nothing happens where it was given up meanwhile.
+
         Raises:
-            ValueError: it doesn't run.
+            ValueError: it waits.
         """
-        row = self._row(live)
-        self.manager.requests.finish(row, done=done)
-        with self.manager.lock:
-            self._leave(live)
-        self._changed.set()
+        with self._rows:
+            if self._runs(live):
+                self._finish(live, done)
 
     def preempt(self, live: Live, *, done: Done | None = None) -> None:
         """A running request gives its slots back and waits anew, for all the tokens that it has by now.
 
-        What of it is published is found again, as far as nobody evicts it; ``keys`` are those of its tokens.
+        Its whole granules are published, as far as its keys cover them, and found again unless they are evicted.
+        Nothing happens where it was given up meanwhile.
 
         Raises:
-            ValueError: it doesn't run.
+            ValueError: it waits.
         """
-        row = self._row(live)
-        self.manager.requests.finish(row, done=done)
-        answer = self.manager.match(live.keys, live.tokens)
-        with self.manager.lock:
-            queue = queue_of(answer)
-            self._back(live, queue, self._cost(answer, live.tokens, queue))
-        self._changed.set()
+        with self._rows:
+            if self._runs(live):
+                self._preempt(live, done)
 
     # ---- turns ------------------------------------------------------------------------------------------------------
+
+    def _oldest(self, queue: Queue) -> float:
+        """Queues in which somebody waits longer come first."""
+        with self.manager.lock:
+            return self.queues.oldest(queue)
 
     def _next(self, turns: Iterator[int]) -> Live | None:
         with self.manager.lock:
             number = next(turns, None)
             return None if number is None else self.live[number]
 
-    def _turn(self, live: Live, queue: Queue) -> Work | None:
-        """Give a request its turn; returns what it computes then."""
-        if live.row is not None:
-            return self._continue(live)
-        if live.reservation is not None:
-            with self.manager.lock:
-                return self._enter(live)
+    def _turn(self, live: Live, queue: Queue) -> None:
+        """Give a request its turn."""
+        with self.manager.lock:
+            state = self._requests.state(live)
+            if state is QueuedState.READY:
+                self._enter(live)
+        if state is QueuedState.RUNNING:
+            self._continue(live)
+        elif state is QueuedState.WAITING:
+            self._begin(live, queue)
+
+    def _begin(self, live: Live, queue: Queue) -> None:
+        """Look what a waiting request misses now, and admit it, if there is room."""
         for _ in range(_STALE_ATTEMPTS):
             answer = self.manager.match(live.keys, live.tokens)
+            if answer.kind is AnswerKind.RETRY:
+                continue
             where = queue_of(answer)
             if where is not queue:
                 self._route(live, where, answer)
-                return None
+                return
             try:
-                decision = self.admission.admit(
-                    answer, live.tokens, first=self._first(answer.length, live.tokens), owner=live.owner
-                )
+                decision = self.admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
             except Refused as refused:
                 if refused.refusal.name != "STALE":
                     raise
                 continue  # evicted meanwhile
-            return self._decided(live, queue, decision)
-        self._passed(live)
-        return None
-
-    def _decided(self, live: Live, queue: Queue, decision: Reservation | Deferred | Rejected) -> Work | None:
-        if isinstance(decision, Deferred):
-            if decision.ticket is None:
-                self._passed(live)
+            if isinstance(decision, Rejected):
+                self._reject(live, decision)
+            elif isinstance(decision, Reservation):
+                self._admit(live, decision, queue)
             else:
-                self._join(live, decision.ticket)
-            return None
-        if isinstance(decision, Rejected):
-            self._reject(live, decision)
-            return None
+                self._defer(live, decision)
+            return
         with self.manager.lock:
-            where = queue if decision.stage is Stage.LOADING else self._compute_queue(decision)
-            code = self._fire("admit", live.place, must=False, expected=live.generation, where=_CODES[where])
-            if not code:
-                live.reservation = decision
-                if decision.stage is Stage.READY and where is queue:
-                    return self._enter(live)
-                self.queues.granted(live.number)
-                if decision.stage is Stage.READY:
-                    self._put_ready(live, where)
-        if code:  # it was given up meanwhile
-            self._undo(decision)
-        elif decision.ticket is not None:
-            self._load(live, decision.ticket)
-        return None
+            self._requests.passed(live)
 
-    def _join(self, live: Live, ticket: Ticket) -> None:
-        """It has its next turn when another's load has ended, which brings what it asks for."""
+    def _route(self, live: Live, where: Queue, answer: Answer) -> None:
+        """It misses something else by now."""
         with self.manager.lock:
-            if live.number not in self.queues:
+            if self._requests.refusal("route", live, where=where) is None:
+                self._requests.put(live, where, self._cost(answer, live.tokens, where), holds=False)
+        self._changed.set()
+
+    def _defer(self, live: Live, decision: Deferred) -> None:
+        with self.manager.lock:
+            if self._requests.state(live) is not QueuedState.WAITING:
                 return  # it was given up meanwhile
-            queue, cost = self.queues.where(live.number), self.queues.cost(live.number)
-            self.queues.remove(live.number)
-            ticket.then(lambda _: self._joined(live, queue, cost))
+            if decision.ticket is None:
+                self._requests.passed(live)
+            else:
+                self._workers.join(live, decision.ticket)
 
-    def _joined(self, live: Live, queue: Queue, cost: float) -> None:
-        if self._state(live) is QueuedState.WAITING:
-            self._put(live, queue, cost, holds=False)
-            self._changed.set()
-
-    def _undo(self, reservation: Reservation) -> None:
+    def _reject(self, live: Live, why: Rejected) -> None:
         with self.manager.lock:
-            ticket = self.admission.cancel_now(reservation)
-        self.admission.abort(ticket)
-        if ticket is not None:
-            ticket.quiesce()
+            if self._requests.refusal("reject", live) is not None:
+                return  # it was given up meanwhile
+            self._requests.fire("leave", live)
+            self._requests.forget(live)
+        if live.begun.set_running_or_notify_cancel():
+            live.begun.set_exception(Refused(why.reason, "admission", why.detail))
 
-    def _enter(self, live: Live) -> Work | None:
+    def _admit(self, live: Live, reservation: Reservation, queue: Queue) -> None:
+        """It has what it needs."""
+        ticket = reservation.ticket
+        with self.manager.lock:
+            transfers = queue in (Queue.DISK, Queue.COMPRESSED)
+            where = queue if ticket is not None or not transfers else Queue.RESIDENT
+            gone = self._requests.refusal("admit", live, where=where) is not None
+            if gone:
+                self.admission.cancel_now(reservation)
+            else:
+                live.reservation = reservation
+                self.queues.granted(live.number)
+                if ticket is None:
+                    self._enter(live)
+        if ticket is None:
+            return
+        if not gone:
+            self._workers.start(live, ticket)
+        else:
+            self._workers.quiesce(ticket)
+
+    def _enter(self, live: Live) -> None:
         """The first step of a request that is ready runs. The caller holds the lock."""
         reservation = live.reservation
-        if reservation is None or self._state(live) is not QueuedState.READY:
-            return None  # it was given up meanwhile
+        assert reservation is not None
         lease = reservation.lease
         start = 0 if lease is None else lease.length
         replay, exact = (None, True) if lease is None else (lease.replay, lease.exact)
@@ -419,230 +392,149 @@ class Scheduler:
         except Refused as refused:
             if refused.refusal is not Reason.ADMISSION:
                 raise
-            self.queues.passed(live.number)  # no row is free
-            return None
-        self._fire("start", live.place, expected=live.generation)
+            if live.number not in self.queues:
+                self._workers.put_ready(live)
+            self._requests.passed(live)  # others have taken the rows
+            return
+        self._requests.fire("start", live)
         live.row, live.computed = row, reservation.first
+        self._granted_to(live, Work(live, row, start, reservation.first, replay, exact, self._clock() - live.since))
+
+    def _continue(self, live: Live) -> None:
+        """The next chunk of a running request's prompt."""
+        with self._rows:
+            row, start = live.row, live.computed
+            if row is None:
+                return  # it was given up meanwhile
+            stop = live.tokens if self._chunk is None else min(live.tokens, start + self._chunk)
+            try:
+                self.manager.requests.extend(row, stop - start)
+            except Refused as refused:
+                if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                    raise
+                with self.manager.lock:
+                    self._requests.passed(live)
+                self._short.append(live)
+                return
+            with self.manager.lock:
+                live.computed = stop
+                exact = not self.manager.requests.is_lossy(row)
+                self._granted_to(live, Work(live, row, start, stop, None, exact, self._clock() - live.since))
+
+    def _granted_to(self, live: Live, work: Work) -> None:
+        """Its turn was granted; what is left of its prompt waits for the next. The caller holds the lock."""
+        self._granted.append(work)
         if live.number in self.queues:
             self.queues.granted(live.number)
-        self._put_rest(live)
-        return Work(live, row, start, reservation.first, replay, exact, self._clock() - live.since)
+        if live.computed < live.tokens:
+            rest = live.tokens - live.computed
+            cost = rest if self._chunk is None else min(rest, self._chunk)
+            self._requests.put(live, Queue.RESIDENT, float(cost), holds=True)
 
-    def _continue(self, live: Live) -> Work | None:
-        """The next chunk of a running request's prompt."""
-        row, start = live.row, live.computed
-        if row is None:
-            return None
-        stop = self._first(start, live.tokens)
-        try:
-            self.manager.requests.extend(row, stop - start)
-        except Refused as refused:
-            if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
-                raise
-            self._passed(live)
-            return None
-        with self.manager.lock:
-            live.computed = stop
-            self.queues.granted(live.number)
-            self._put_rest(live)
-        return Work(live, row, start, stop, None, True, self._clock() - live.since)
-
-    def _route(self, live: Live, where: Queue, answer: Answer) -> None:
-        """It was asked again what it misses first."""
-        with self.manager.lock:
-            if not self._fire("route", live.place, must=False, expected=live.generation, where=_CODES[where]):
-                self.queues.remove(live.number)
-                self._put(live, where, self._cost(answer, live.tokens, where), holds=False)
-        self._changed.set()
-
-    def _reject(self, live: Live, why: Rejected) -> None:
-        with self.manager.lock:
-            if self._fire("reject", live.place, must=False, expected=live.generation):
-                return
-            self.queues.remove(live.number)
-            self._fire("leave", live.place, expected=live.generation)
-            self._forget(live)
-        if live.begun.set_running_or_notify_cancel():
-            live.begun.set_exception(Refused(why.reason, "admission", why.detail))
-
-    def _passed(self, live: Live) -> None:
-        with self.manager.lock:
-            if live.number in self.queues:
-                self.queues.passed(live.number)
+    # ---- want of room -----------------------------------------------------------------------------------------------
 
     def _unblock(self) -> None:
-        """Where all who run wait for room, and nothing else is under way, let the youngest give its room back."""
-        with self.manager.lock:
-            running = self._running()
-            stuck = running and all(live.computed < live.tokens for live in running) and not self._moving()
-        if stuck:
+        """Where all who run lack room for their next chunk, let the youngest give its room back.
+
+        One that runs alone waits for what others hold: loads, leases, the device.
+        """
+        with self._rows:
+            with self.manager.lock:
+                running = self._requests.running()
+                stuck = bool(running) and all(live in self._short for live in running)
+                if not stuck or (len(running) == 1 and not self._alone()):
+                    return
             why = f"the next chunk of request {running[0].number} doesn't fit beside what it has"
-            self._yield(Refused(Reason.ADMISSION, "scheduler", why), None)
+            self._yield(Refused(Reason.POOL_FULL, "scheduler", why), None)
 
     def _yield(self, why: Refused, done: Done | None) -> Live:
-        """The youngest of those who run gives its room back; where it is alone with all the room there is, it ends."""
+        """The youngest of those who run gives its room back; where it is alone with all there is, it ends.
+
+        The caller holds ``_rows``, and somebody runs.
+        """
         with self.manager.lock:
-            running = self._running()
-            alone = len(running) == 1 and not (self._moving() or self.manager.receipts or self.manager.fills)
-        youngest = running[-1]
+            *others, youngest = self._requests.running()
+            alone = not others and self._alone()
         if alone:
             youngest.fault = why
-            self.finish(youngest, done=done)
+            self._finish(youngest, done)
         else:
-            self.preempt(youngest, done=done)
+            self._preempt(youngest, done)
         return youngest
 
-    def _moving(self) -> int:
-        """Requests that have slots and don't run."""
-        states = self.words.count_by_state()
-        return states["admitted"] + states["loading"] + states["ready"] + states["draining"]
+    def _alone(self) -> bool:
+        """Whether nobody holds slots but one row. The caller holds the lock."""
+        manager = self.manager
+        others = (manager.reservations, manager.receipts, manager.fills, manager.tickets, manager.parked)
+        return not any(others) and not manager.given_up and int(manager.requests.active.sum()) == 1
 
-    # ---- loads ------------------------------------------------------------------------------------------------------
+    # ---- small helpers ----------------------------------------------------------------------------------------------
 
-    def _load(self, live: Live, ticket: Ticket) -> None:
-        with self.manager.lock:
-            ticket.then(lambda ended: self._load_ended(live, ended))
-        try:
-            self._executor.submit(self._transfer, live, ticket)
-        except RuntimeError:  # it was shut down
-            self.cancel(live)
-            raise
-
-    def _transfer(self, live: Live, ticket: Ticket | None) -> None:
-        """What a worker does: move a request's bytes, and try again where that failed."""
-        while ticket is not None:
-            with self.manager.lock:
-                if self._fire("begin", live.place, must=False, expected=live.generation):
-                    return  # it was given up before
-            try:
-                ticket.transfer()
-            except Exception as error:  # kept for who asks; the load has failed, and the request goes on without it
-                live.fault = error
-            ticket = self._again(live)
-
-    def _load_ended(self, live: Live, ticket: Ticket) -> None:
-        """A ticket has ended, and the reservation knows. The caller holds the lock."""
-        if self._state(live) not in (QueuedState.LOADING, QueuedState.DRAINING):
-            return  # it was given up before a worker had begun
-        reservation, ok = live.reservation, ticket.state == "done"
-        again = not ok and reservation is not None and reservation.stage is Stage.READY
-        where = Queue.RESIDENT if reservation is None else self._compute_queue(reservation)
-        most = self._attempts if again else 0
-        self._fire("ended", live.place, expected=live.generation, ok=ok, most=most, where=_CODES[where])
-        state = self._state(live)
-        if state is QueuedState.ADMITTED:
-            return  # the worker tries again
-        if reservation is None:
-            self._forget(live)
-        elif reservation.stage is Stage.ENDED:  # others were faster at what the load left
-            self._back(live, where, float(live.tokens))
-        else:
-            self._put_ready(live, where)
-        self._changed.set()
-
-    def _again(self, live: Live) -> Ticket | None:
-        """After a failed load: look what is there now, and open another one, or let the request compute."""
-        with self.manager.lock:
-            reservation = live.reservation
-            if reservation is None or self._state(live) is not QueuedState.ADMITTED:
-                return None
-        answer = self.manager.match(live.keys, live.tokens)
-        try:
-            loading = self.admission.reload(reservation, answer)
-        except Refused:
-            return None  # it was given up meanwhile
-        with self.manager.lock:
-            if self._state(live) is not QueuedState.ADMITTED:
-                return None
-            ticket = reservation.ticket
-            if loading and ticket is not None:
-                ticket.then(lambda ended: self._load_ended(live, ended))
-                return ticket
-            where = self._compute_queue(reservation)
-            self._fire("begin", live.place, expected=live.generation)
-            self._fire("ended", live.place, expected=live.generation, ok=False, most=0, where=_CODES[where])
-            self._put_ready(live, where)
-        self._changed.set()
-        return None
-
-    # ---- small helpers; the caller holds the lock, except in the last one -------------------------------------------
-
-    def _fire(self, event: str, place: int, *, must: bool = True, **given: Any) -> int:
-        """An event on a request's word; returns the refusal's code, which is 0 where it ``must`` not be refused."""
-        code = int(self.words.fire(event, [place], **given)[0])
-        if code and must:
-            raise AssertionError(f"request word {place}: {event} refused: {Refusal(code).reason}")
-        return code
-
-    def _state(self, live: Live) -> QueuedState | None:
-        """State of a request's word; None once it has ended."""
-        if int(self.words.fields("generation", [live.place])[0]) != live.generation:
-            return None
-        state = QueuedState(int(self.words.states([live.place])[0]))
-        return None if state is QueuedState.ABSENT else state
-
-    def _put(self, live: Live, queue: Queue, cost: float, *, holds: bool) -> None:
-        self.queues.put(live.number, queue, cost=cost, now=live.since, owner=live.owner, holds=holds)
-
-    def _put_ready(self, live: Live, queue: Queue) -> None:
-        reservation = live.reservation
-        assert reservation is not None
-        reused = 0 if reservation.lease is None else reservation.lease.length
-        self._put(live, queue, float(reservation.first - reused), holds=True)
-
-    def _put_rest(self, live: Live) -> None:
-        """What is left of a running request's prompt waits for its turn."""
-        if live.computed < live.tokens:
-            self._put(live, Queue.RESIDENT, float(self._first(live.computed, live.tokens) - live.computed), holds=True)
-
-    def _back(self, live: Live, queue: Queue, cost: float) -> None:
-        """A request that holds nothing any more waits anew."""
-        self._fire("preempt", live.place, expected=live.generation, where=_CODES[queue])
-        reservation, live.reservation, live.row = live.reservation, None, None
-        if reservation is not None and reservation.stage is Stage.ENTERED:
-            self.admission.leave_now(reservation)
-        live.computed, live.since = 0, self._clock()
-        if live.number in self.queues:
-            self.queues.remove(live.number)
-        self._put(live, queue, cost, holds=False)
-
-    def _leave(self, live: Live) -> None:
-        """A request that ran has ended."""
-        self._fire("leave", live.place, expected=live.generation)
-        if live.number in self.queues:
-            self.queues.remove(live.number)
-        reservation, live.reservation, live.row = live.reservation, None, None
+    def _give_up(self, live: Live, state: QueuedState | None, done: Done | None) -> list[Ticket]:
+        """End a request that doesn't run; returns loads that it waited for. The caller holds the lock."""
+        loading = state is QueuedState.LOADING
+        self._requests.fire("abort_load" if loading else "abort", live)
+        self._requests.withdraw(live)
+        reservation, joined = live.reservation, live.joined
+        live.reservation = live.joined = None
+        tickets = [joined, None if reservation is None else reservation.ticket]
+        if joined is not None:
+            joined.leave(live.owner)
         if reservation is not None:
-            self.admission.leave_now(reservation)
-        self._forget(live)
+            self.admission.cancel_now(reservation, done)
+        if not loading:
+            self._requests.forget(live)
+        return [ticket for ticket in tickets if ticket is not None]
 
-    def _forget(self, live: Live) -> None:
-        del self.live[live.number]
-        if live.generation < QueuedTable.LAYOUT.field("generation").high:  # else its place retires
-            self._free.append(live.place)
+    def _finish(self, live: Live, done: Done | None) -> None:
+        """The caller holds ``_rows``; so for the next."""
+        assert live.row is not None
+        self.manager.requests.finish(live.row, done=done)
+        self._left(live, "leave")
+        self._changed.set()
 
-    def _running(self) -> list[Live]:
-        """Running requests, the oldest first."""
-        return [live for live in self.live.values() if live.row is not None]
+    def _preempt(self, live: Live, done: Done | None) -> None:
+        assert live.row is not None
+        if live.keys.tokens >= live.computed:
+            self.manager.requests.preempt(live.row, live.keys, done=done)
+        else:
+            self.manager.requests.finish(live.row, done=done)
+        with self.manager.lock:
+            if live.reservation is not None:
+                self.admission.leave_now(live.reservation)
+            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+        self._changed.set()
 
-    def _compute_queue(self, reservation: Reservation) -> Queue:
-        """Where a request waits that misses no bytes."""
-        lease = reservation.lease
-        return Queue.TAIL_WINDOW if lease is not None and lease.replay is not None else Queue.RESIDENT
+    def _left(self, live: Live, event: str) -> None:
+        """The row of a running request has ended."""
+        with self.manager.lock:
+            if live.reservation is not None:
+                self.admission.leave_now(live.reservation)
+            self._requests.fire(event, live)
+            self._requests.forget(live)
 
-    def _first(self, start: int, tokens: int) -> int:
-        """Where a step that begins at ``start`` ends."""
-        return tokens if self._chunk is None else min(tokens, start + self._chunk)
+    def _runs(self, live: Live) -> bool:
+        """Whether a request runs; False where it was given up or has ended. The caller holds ``_rows``.
+
+        Raises:
+            ValueError: it waits.
+        """
+        with self.manager.lock:
+            state = self._requests.state(live)
+        if state not in (None, QueuedState.RUNNING, QueuedState.DRAINING):
+            raise ValueError(f"request {live.number} doesn't run: it is {state.name.lower()}")
+        return state is QueuedState.RUNNING
+
+    def _decoding(self, lives: list[Live]) -> list[Live]:
+        """Those of some requests that run. The caller holds ``_rows``."""
+        running = [live for live in lives if self._runs(live)]
+        if early := [live.number for live in running if live.computed < live.tokens]:
+            raise ValueError(f"prompts of requests {early} are not computed yet")
+        return running
 
     def _cost(self, answer: Answer, tokens: int, queue: Queue) -> float:
-        """What a turn spends of its queue's budget."""
+        """What a turn spends of its queue's budget. The caller holds the lock."""
         if queue in (Queue.DISK, Queue.COMPRESSED):
             return self.admission.bytes_of(answer)
-        return float(self._first(answer.now, tokens) - answer.now + len(answer.replay or ()))
-
-    def _row(self, live: Live) -> int:
-        """A running request's row; without the lock."""
-        with self.manager.lock:
-            if self._state(live) is not QueuedState.RUNNING or live.row is None:
-                raise ValueError(f"request {live.number} doesn't run")
-            return live.row
+        rest = tokens - answer.now
+        return float((rest if self._chunk is None else min(rest, self._chunk)) + len(answer.replay or ()))

@@ -1,0 +1,183 @@
+"""Live requests of a scheduler: the word of each (the spec's ``queued``), and its place in the queues.
+
+The two change together, under the manager's lock, which the caller of everything here holds. A request that waits for a
+turn is in exactly one of the queues: one without slots that waits for no other's load, one that is ready, and one whose
+prompt is not computed to its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .admission import Reservation
+from .answers import Reason
+from .errors import Broken, Refused
+from .generated import Refusal
+from .generated.queued import QueuedQueue, QueuedState, QueuedTable
+from .keys import Keys
+from .queues import Queue, Queues
+from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+_CODES = {queue: QueuedQueue[queue.name] for queue in Queue}
+_QUEUES = {code: queue for queue, code in _CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to compute of one request in the next step.
+
+    Attributes:
+        live: the request.
+        row: of the request table.
+        start: first token to compute; what lies before it is in the row already.
+        stop: token after the last one.
+        replay: tokens before ``start`` to compute again first, with the cached entries frozen; None: none.
+        exact: whether what lies before ``start`` is the very state of a cold run.
+        waited: time from arrival until now, in the scheduler's clock.
+    """
+
+    live: Live
+    row: int
+    start: int
+    stop: int
+    replay: range | None
+    exact: bool
+    waited: float
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """One request.
+
+    Attributes:
+        number: of the request; never given twice.
+        keys: of its tokens.
+        tokens: that it has; those that are not in its row yet are computed first.
+        owner: who asked.
+        since: when it came, or was preempted.
+        attempts: times that a load of it which failed is tried again.
+        begun: its first work of all; or Refused, with the reason that it was rejected for; cancelled when given up.
+        fault: what a load of it raised last, or why it ended before it had all its tokens.
+    """
+
+    number: int
+    keys: Keys
+    tokens: int
+    owner: str
+    since: float
+    attempts: int
+    place: int  # in the table of words
+    generation: int
+    begun: Future[Work] = field(default_factory=Future)
+    fault: BaseException | None = None
+    reservation: Reservation | None = None
+    joined: Ticket | None = None  # another's load that it waits for
+    row: int | None = None
+    computed: int = 0  # tokens that its row accounts for
+
+
+class LiveRequests:
+    """All of them.
+
+    Args:
+        manager: whose lock guards them.
+        queues: where they wait.
+        most: that are live at once.
+        clock: the time.
+    """
+
+    def __init__(self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float]) -> None:
+        self.queues = queues
+        self.words = manager.table(QueuedTable, most)
+        self.by_number: dict[int, Live] = {}
+        self._clock = clock
+        self._free = list(range(most))[::-1]
+        self._number = itertools.count(1).__next__
+
+    def arrive(self, keys: Keys, tokens: int, owner: str, attempts: int, queue: Queue, cost: float) -> Live:
+        """A request comes, and waits.
+
+        Raises:
+            Refused: ADMISSION when as many as there may be are live.
+        """
+        if not self._free:
+            raise Refused(Reason.ADMISSION, "scheduler", f"{len(self.words)} places, and all are taken")
+        live = Live(self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0)
+        self.fire("arrive", live, where=queue)
+        live.generation = int(self.words.fields("generation", [live.place])[0])
+        self.by_number[live.number] = live
+        self.put(live, queue, cost, holds=False)
+        return live
+
+    def fire(self, event: str, live: Live, **given: Any) -> None:
+        """An event on its word, which can't be refused.
+
+        Raises:
+            Broken: S26; it was.
+        """
+        if refusal := self.refusal(event, live, **given):
+            raise Broken("S26", f"the word of request {live.number} refuses '{event}': {refusal.reason}")
+
+    def refusal(self, event: str, live: Live, **given: Any) -> Refusal | None:
+        """An event on its word; None where it was taken."""
+        if "where" in given:
+            given["where"] = _CODES[given["where"]]
+        if event != "arrive":
+            given["expected"] = live.generation
+        code = int(self.words.fire(event, [live.place], **given)[0])
+        return Refusal(code) if code else None
+
+    def state(self, live: Live) -> QueuedState | None:
+        """State of its word; None once it has ended."""
+        if int(self.words.fields("generation", [live.place])[0]) != live.generation:
+            return None
+        state = QueuedState(int(self.words.states([live.place])[0]))
+        return None if state is QueuedState.ABSENT else state
+
+    def where(self, live: Live) -> Queue:
+        """The queue that its word names."""
+        return _QUEUES[QueuedQueue(int(self.words.fields("queue", [live.place])[0]))]
+
+    def count(self, state: QueuedState) -> int:
+        """Requests in a state."""
+        return self.words.count_by_state()[state.name.lower()]
+
+    def running(self) -> list[Live]:
+        """Those that run, in the order in which they came."""
+        return [live for live in self.by_number.values() if live.row is not None]
+
+    def put(self, live: Live, queue: Queue, cost: float, *, holds: bool) -> None:
+        """It waits for a turn, and nowhere else."""
+        self.withdraw(live)
+        self.queues.put(live.number, queue, cost=cost, now=live.since, owner=live.owner, holds=holds)
+
+    def withdraw(self, live: Live) -> None:
+        """It waits for no turn, and has paid for none."""
+        if live.number in self.queues:
+            self.queues.remove(live.number)
+
+    def passed(self, live: Live) -> None:
+        """Its turn could not be granted."""
+        if live.number in self.queues:
+            self.queues.passed(live.number)
+
+    def again(self, live: Live, queue: Queue, cost: float) -> None:
+        """It has given back all that it had, and waits anew."""
+        self.fire("preempt", live, where=queue)
+        live.reservation, live.row, live.computed, live.since = None, None, 0, self._clock()
+        self.put(live, queue, cost, holds=False)
+
+    def forget(self, live: Live) -> None:
+        """Its word is nobody's."""
+        self.withdraw(live)
+        live.reservation, live.row, live.joined = None, None, None
+        del self.by_number[live.number]
+        if live.generation < QueuedTable.LAYOUT.field("generation").high:  # else its place retires
+            self._free.append(live.place)

@@ -1,0 +1,177 @@
+"""What an executor's threads do for a scheduler: each moves the bytes of one load, and tries again where that failed.
+
+Every load that was begun ends, whatever becomes of the request that it was begun for: where others wait for it as well
+it goes on, and an executor that doesn't run it makes it fail. A request whose load has failed too often computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING
+
+from .admission import Admission, Stage
+from .errors import Refused
+from .generated.queued import QueuedState
+from .live_requests import Live, LiveRequests
+from .queues import Queue, compute_queue_of
+from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+_WAITS_FOR_BYTES = (QueuedState.ADMITTED, QueuedState.LOADING, QueuedState.DRAINING)
+
+
+class LoadWorkers:
+    """Runs the loads of a scheduler's requests.
+
+    Args:
+        manager: whose loads.
+        admission: knows what is reserved for them.
+        requests: whose loads they are.
+        executor: runs them.
+        changed: called when there may be new turns.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        admission: Admission,
+        requests: LiveRequests,
+        executor: Executor,
+        changed: Callable[[], None],
+    ) -> None:
+        self._manager, self._admission, self._requests = manager, admission, requests
+        self._executor, self._changed = executor, changed
+
+    def start(self, live: Live, ticket: Ticket) -> None:
+        """Have the load of an admitted request moved. The caller doesn't hold the lock."""
+        with self._manager.lock:
+            ticket.then(lambda ended: self._ended(live, ended))
+        try:
+            job = self._executor.submit(self._work, live, ticket)
+        except RuntimeError as error:  # it was shut down
+            self._never_ran(live, ticket, error)
+        else:
+            job.add_done_callback(lambda job: self._check_ran(live, ticket, job))
+
+    def join(self, live: Live, ticket: Ticket) -> None:
+        """A waiting request has its next turn when another's load has ended. The caller holds the lock."""
+        queue, cost = self._requests.queues.where(live.number), self._requests.queues.cost(live.number)
+        try:
+            ticket.join(live.owner)
+        except Refused:  # it ends just now
+            self._requests.passed(live)
+            return
+        self._requests.withdraw(live)
+        live.joined = ticket
+        ticket.then(lambda _: self._joined(live, queue, cost))
+
+    def quiesce(self, ticket: Ticket) -> None:
+        """Free the slots of a load that all have given up, unless a worker moves it, who then will."""
+        if ticket.state == "aborted" and not ticket.moving:
+            try:
+                ticket.quiesce()
+            except Refused:  # a worker has begun just now, or has ended
+                assert ticket.moving or ticket.ended, "who moves an aborted load ends it"
+
+    def put_ready(self, live: Live) -> None:
+        """A request that has all that its first step needs waits for it. The caller holds the lock."""
+        reservation = live.reservation
+        assert reservation is not None
+        reused = 0 if reservation.lease is None else reservation.lease.length
+        self._requests.put(live, self.queue_of(live), float(reservation.first - reused), holds=True)
+
+    @staticmethod
+    def queue_of(live: Live) -> Queue:
+        """Where a request waits that misses no bytes."""
+        reservation = live.reservation
+        if reservation is None or reservation.lease is None:
+            return Queue.RESIDENT
+        return compute_queue_of(reservation.answer)
+
+    # ---- on a worker's thread ---------------------------------------------------------------------------------------
+
+    def _work(self, live: Live, first: Ticket) -> None:
+        ticket: Ticket | None = first
+        while ticket is not None:
+            with self._manager.lock:
+                if ticket.ended:
+                    return
+                self._requests.refusal("begin", live)  # where it was given up others may wait for the load
+            try:
+                ticket.transfer()
+            except Exception as error:  # kept for who asks; the request goes on without the load
+                if not ticket.ended:
+                    raise
+                live.fault = error
+            ticket = self._again(live)
+
+    def _again(self, live: Live) -> Ticket | None:
+        """After a failed load: look what is there now, and open another one, or let the request compute."""
+        with self._manager.lock:
+            if self._requests.state(live) is not QueuedState.ADMITTED or live.reservation is None:
+                return None
+            reservation = live.reservation
+        try:
+            answer = self._manager.match(live.keys, live.tokens)
+            loading = self._admission.reload(reservation, answer)
+        except Exception as error:  # the store can't answer, or the request was given up
+            live.fault, loading = error, False
+        with self._manager.lock:
+            if self._requests.state(live) is not QueuedState.ADMITTED:
+                return None
+            ticket = reservation.ticket
+            if loading and ticket is not None:
+                ticket.then(lambda ended: self._ended(live, ended))
+                return ticket
+            self._requests.fire("begin", live)
+            self._requests.fire("ended", live, ok=False, most=0, where=self.queue_of(live))
+            self.put_ready(live)
+        self._changed()
+        return None
+
+    # ---- when a load has ended; the caller of the first two holds the lock ------------------------------------------
+
+    def _ended(self, live: Live, ticket: Ticket) -> None:
+        """It was a request's own, and the reservation knows already."""
+        state = self._requests.state(live)
+        if state not in _WAITS_FOR_BYTES:
+            return  # it was given up before a worker had begun
+        reservation, ok = live.reservation, ticket.state == "done"
+        again = not ok and reservation is not None and reservation.stage is Stage.READY
+        if state is QueuedState.ADMITTED:  # somebody else ended it, and no worker is there to try again
+            self._requests.fire("begin", live)
+            again = False
+        self._requests.fire("ended", live, ok=ok, most=live.attempts if again else 0, where=self.queue_of(live))
+        if reservation is None:
+            self._requests.forget(live)
+        elif self._requests.state(live) is QueuedState.ADMITTED:
+            return  # the worker tries again
+        elif reservation.stage is Stage.ENDED:  # others were faster at what the load left
+            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+        else:
+            self.put_ready(live)
+        self._changed()
+
+    def _joined(self, live: Live, queue: Queue, cost: float) -> None:
+        """It was another's: what it brought is found by the next match."""
+        live.joined = None
+        if self._requests.state(live) is QueuedState.WAITING:
+            self._requests.put(live, queue, cost, holds=False)
+            self._changed()
+
+    def _check_ran(self, live: Live, ticket: Ticket, job: Future[None]) -> None:
+        """An executor that is shut down may drop what it has not begun."""
+        if job.cancelled():
+            self._never_ran(live, ticket, RuntimeError("the executor dropped the load"))
+
+    def _never_ran(self, live: Live, ticket: Ticket, error: Exception) -> None:
+        """Let a load fail that no worker will ever begin; nor is it tried again."""
+        live.fault, live.attempts = error, 0
+        try:
+            ticket.done(False, missing={})
+        except Refused:
+            if not ticket.ended:
+                raise
