@@ -26,7 +26,8 @@ from .backend import Backend
 from .core import Buffers, Core
 from .errors import Refused
 from .fill import Fill
-from .generated import Refusal
+from .generated import KINDS, Refusal
+from .keeping import NEVER, Keeping
 from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
@@ -49,6 +50,8 @@ from .trace import EventTrace, told
 
 if TYPE_CHECKING:
     from .admission import Reservation
+    from .arena import Arena
+    from .registration import Registration
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
@@ -76,6 +79,8 @@ class Manager:
         trace: records them, for `kvfsm validate`.
         now: the time that deadlines of leases are in; asked only where there is one.
         debug: whether leases, fills and loads note the call that opened them, for ``leaks`` and ``audit``.
+        kinds: table classes by kind, of a package of one's own that was generated from other specs; the shipped ones
+            by default.
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
@@ -103,6 +108,7 @@ class Manager:
         trace: EventTrace | None = None,
         now: Callable[[], float] = time.monotonic,
         debug: bool = False,
+        kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
         _check_options(writes, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         self.profile = profile
@@ -111,7 +117,7 @@ class Manager:
         self.window = window or WindowPolicy.full()
         recorder = None if trace is None else trace.source("manager")
         tell = told(on_event, recorder)
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell)
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell, kinds)
         self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
@@ -120,11 +126,13 @@ class Manager:
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
         self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
         self.clock = clock or itertools.count(1).__next__
+        self.time = 0  # what the clock said last
         self.now = now
         self._debug = debug
         self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
         self.reservations: dict[int, Reservation] = {}
+        self.registrations: list[Registration] = []
         self._writes = writes
         self.number = itertools.count(1).__next__
         self._parked: list[tuple[Receipt | GivenUp, Done]] = []
@@ -264,6 +272,7 @@ class Manager:
                 raise Refused(Reason.LEASE, "lease", what)
             done = still(done)
             self.unpark()
+            self.tick()
             del self.receipts[lease.lease_id]
             self.give_up(receipt, done)
 
@@ -305,6 +314,7 @@ class Manager:
                 raise Refused(Reason.LEASE, "lease", what)
             done = still(done)
             self.unpark()
+            self.tick()
             if handle is not None:
                 handle.revoked = True
             for fill in self.fills.values():
@@ -374,7 +384,8 @@ class Manager:
         with self.lock:
             epoch = self.epoch if lease is None else self.receipt_of(lease).epoch
             self.unpark()
-            slots = self.take({kind: len(where) for kind, where in places.items()}, "take")
+            counts = {kind: len(where) for kind, where in places.items()}
+            slots = self.take(counts, "take", salt=keys.salt)
             generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
             number = self.number()
             store_epoch = None if self.store is None else self.store.epoch
@@ -389,14 +400,23 @@ class Manager:
             self.fills[number] = fill
             return fill
 
-    def publish(self, fill: Fill) -> None:
+    def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
 
+        Args:
+            fill: of this manager, neither published nor abandoned.
+            priority: how dearly it is kept, where a spec orders eviction by it.
+            ttl: after so many ticks of the clock it is found no more, nor what stands behind it; it is free as its
+                readers leave. The store doesn't get it, for it would not know. None: it never ends.
+
         Raises:
+            ValueError: a priority or ttl that the specs of no kind keep, or that is out of range; the fill is then
+                still the caller's.
             Refused: GAP when the chain before the fill is gone, EPOCH after a reset, LEASE when the lease that it rests
                 on is overdue or was revoked; the fill is then still the caller's.
         """
         self.check_open(fill)
+        self._check_keeping(priority, ttl)
         for (kind, part, layer), data in fill.staged().items():
             self.write(kind, part, layer, fill.slots[kind], data)
         with self.lock:
@@ -405,18 +425,24 @@ class Manager:
                 raise Refused(Reason.EPOCH, "publish", f"the fill is of epoch {fill.epoch}, and it is {self.epoch} now")
             self._check_rest(fill)
             core = self.core
+            self.drop_expired()
             core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+            clock = self.tick()
             del self.fills[fill.fill_id]
             fill.close()
             spot = core.index.extend(fill.digests, fill.stop)
             kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
-            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, self.clock())
-            writing = self.store is not None and self._writes == "write_through" and not fill.lossy
+            keeping = Keeping(priority, NEVER if ttl is None else clock + ttl, core.tenant(fill.salt))
+            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
+            core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
+            writing = self.store is not None and self._writes == "write_through" and not fill.lossy and ttl is None
             if writing:
-                held = self.storer.hold(kept)
+                stored = {kind: those for kind, those in kept.items() if core.stored(kind)}
+                held = self.storer.hold(stored)
+            core.trim()
         if writing:
             try:
-                self.storer.write_through(fill, kept)
+                self.storer.write_through(fill, stored)
             finally:
                 with self.lock:
                     self.storer.unhold(held, spot.segment, fill.stop)
@@ -472,7 +498,7 @@ class Manager:
         """
         with self.lock:
             self.unpark()
-            return self._expire(keys, start)
+            return self.core.expire(keys.digests, start)
 
     def free_out_of_window(self, keys: Keys, settled: int) -> int:
         """Let go of window slots that no query from token ``settled`` on reads; returns how many expired.
@@ -558,10 +584,12 @@ class Manager:
                 without ``void``, under anything that is held. RETIRED after the last epoch. Nothing has changed then.
             ValueError: other kinds than the profile has, or two kinds that share memory.
             ProfileError: a pool whose offsets the kernels' ABI can't form.
+            Exception: what a transfer engine raises that can't register the new memory; nothing has changed then.
         """
         with self.lock:
             self.unpark()
-            self._check_move(void)
+            self.memory.check_move()
+            self.check_idle("the memory can't move", void=void)
             core, pools, arenas = self.core, self.core.pools, {}
             aside = bool(core.scratch)
             if slots is None:
@@ -569,6 +597,7 @@ class Manager:
                 self._check_apart({kind: arena.bytes for kind, arena in arenas.items()})
             else:
                 pools = core.make_pools(slots, buffers or {})
+            self._move_registrations(arenas or {kind: pool.arena for kind, pool in pools.items()})
             self._void()
             if slots is None:
                 for kind, arena in arenas.items():
@@ -588,6 +617,7 @@ class Manager:
 
     def table(self, made: type[T], slots: int) -> T:
         """Words of a safeguard, told and recorded as those of the pools are; to be changed under the lock."""
+        self.lock.check()
         source = None if self._trace is None else self._trace.source(made.MACHINE)
         table = made(slots, told(self._on_event, source))
         if source is not None:
@@ -692,15 +722,22 @@ class Manager:
         return tuple(leases)
 
     def take(
-        self, counts: Mapping[str, int], event: str, given: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        counts: Mapping[str, int],
+        event: str,
+        given: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        salt: bytes | None = None,
     ) -> dict[str, npt.NDArray[np.intp]]:
-        """Take slots of several kinds, all or nothing. The caller holds the lock."""
-        self.core.make_room(counts)
+        """Take slots of several kinds, all or nothing; ``salt`` says for which tenant. The caller holds the lock."""
+        tenant = self.core.tenant(salt)
+        self.core.make_room(counts, tenant)
         slots: dict[str, npt.NDArray[np.intp]] = {}
         try:
             for kind, count in counts.items():
                 pool = self.core.pools[kind]
-                slots[kind] = pool.take(count, given[kind] if given is not None else pool.rules.take(), event)
+                said = given[kind] if given is not None else pool.rules.take()
+                slots[kind] = pool.take(count, said, event, tenant=tenant)
         except Refused:
             for kind, held in slots.items():
                 pool = self.core.pools[kind]
@@ -770,13 +807,22 @@ class Manager:
         if self._recorder is not None:
             self._recorder.watch(tables, self.lock.lock)
 
+    def _check_keeping(self, priority: int, ttl: int | None) -> None:
+        """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
+        if ttl is not None and ttl < 1:
+            raise ValueError(f"ttl={ttl}; give at least one tick of the clock")
+        for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
+            if given and not self.core.keeps(name):
+                raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
+        if priority and not 0 <= priority <= self.core.least("priority"):
+            raise ValueError(f"priority={priority}; the specs keep 0 to {self.core.least('priority')}")
+
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
         return Matcher(self, alignment(arenas, *self._multiples))
 
-    def _check_move(self, void: bool) -> None:
-        """Raise Refused unless the memory can move now."""
-        self.memory.check_move()
+    def check_idle(self, doing: str, *, void: bool = False) -> None:
+        """Raise Refused (PINNED), saying ``doing``, while slots are read or written; or held, unless that is void."""
         pools = self.core.pools
         open_ = {
             "loads": len(self.tickets),
@@ -791,7 +837,20 @@ class Manager:
             rows = int(np.count_nonzero(self.requests.active))
             open_ |= {"leases": len(self.receipts), "fills": len(self.fills), "live requests": rows}
         if held := ", ".join(f"{count} {what}" for what, count in open_.items() if count):
-            raise Refused(Refusal.PINNED, "memory", f"the memory can't move under {held}")
+            raise Refused(Refusal.PINNED, "memory", f"{doing} under {held}")
+
+    def _move_registrations(self, arenas: Mapping[str, Arena]) -> None:
+        """Transfer engines know the memory where it will be; if one of them can't, all know it where it is."""
+        here = {kind: pool.arena for kind, pool in self.core.pools.items()}
+        moved: list[Registration] = []
+        try:
+            for registration in self.registrations:
+                registration.move(arenas)
+                moved.append(registration)
+        except BaseException:
+            for registration in moved:
+                registration.move(here)
+            raise
 
     def _check_apart(self, new: Mapping[str, npt.NDArray[np.uint8]]) -> None:
         """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
@@ -859,6 +918,8 @@ class Manager:
         receipt = Receipt(
             number, owner, slots, generations, spot.segment, boundary, self.epoch, deadline, claim.salt, self.site()
         )
+        for kind, held in slots.items():
+            core.pools[kind].count_use(held)
         return receipt, core.is_lossy(slots)
 
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
@@ -873,17 +934,33 @@ class Manager:
 
     def _unpin(self, receipt: Receipt) -> None:
         """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""
-        now = self.clock()
         for kind, slots in receipt.slots.items():
             pool = self.core.pools[kind]
             pool.sure("unpin", slots, "S8", expected=receipt.generations[kind])
-            pool.stamp(slots, now)
+            pool.stamp(slots, self.time)
             self.core.sweep(kind)
         self.core.offer(receipt.segment, receipt.boundary)
+        self.core.trim()
+
+    def tick(self) -> int:
+        """Ask the clock; what is used from now on is stamped so. The caller holds the lock and has changed nothing yet.
+
+        A clock that raises then leaves everything as it was.
+        """
+        self.time = self.clock()
+        return self.time
+
+    def drop_expired(self) -> None:
+        """Make unmatchable what has ended by now. The caller holds the lock."""
+        if self.core.deadlines:
+            self.core.drop_expired(self.clock())
 
     def unpark(self) -> None:
-        """Free what waited for the device, and does no longer. The caller holds the lock."""
+        """Free what waited for the device, and does no longer; let go of what has ended. The caller holds the lock."""
+        self.drop_expired()
         ended = [bool(done()) for _, done in self._parked]  # all asked first: one that raises leaves all parked
+        if any(ended):
+            self.tick()
         waiting, self._parked = self._parked, []
         for (held, done), over in zip(waiting, ended, strict=True):
             self.give_up(held, None if over else done)
@@ -945,36 +1022,6 @@ class Manager:
             core.place(kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])
         return kept, kept_places
-
-    def _expire(self, keys: Keys, start: int) -> int:
-        core, index, count = self.core, self.core.index, 0
-        spot = index.locate(keys.digests, len(keys))
-        if spot.at <= start:
-            return 0
-        top = index.climb(spot.segment, start + 1)
-        for trail, kind in enumerate(core.trailing):
-            slots = self._trailing_below(trail, top, start)
-            core.flat[kind].drop_all(slots)
-            core.retire(kind, slots)
-            count += len(slots)
-        for n, kind in enumerate(core.paged):
-            severed = index.sever(n, spot, start)
-            core.retire(kind, severed)
-            count += len(severed)
-        index.prune_below(top)
-        core.offer(top, start)
-        return count
-
-    def _trailing_below(self, trail: int, top: Any, start: int) -> npt.NDArray[np.intp]:
-        """Slots of a trailing kind at granules from ``start`` on, at or below a segment."""
-        index, found = self.core.index, []
-        for segment in index.below(top):
-            held = segment.trails[trail]
-            if held is not None:
-                places, slots = held.everything()
-                first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
-                found.append(slots[places >= first])
-        return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
 
     def _free_out_of_window(self, keys: Keys, settled: int) -> int:
         core = self.core

@@ -79,11 +79,15 @@ class Memory:
 
         return ended
 
-    def check_move(self) -> None:
-        """Raise Refused when the memory can't move now: PINNED under a launch, RETIRED after the last epoch."""
+    def check_ended(self) -> None:
+        """Raise Refused (PINNED) under a launch that has not ended."""
         self.poll()
         if self.running:
             raise Refused(Refusal.PINNED, "memory", f"{len(self._launches)} launches over the memory have not ended")
+
+    def check_move(self) -> None:
+        """Raise Refused when the memory can't move now: PINNED under a launch, RETIRED after the last epoch."""
+        self.check_ended()
         if self.epoch == self.table.LAYOUT.field("epoch").high:
             raise Refused(Refusal.RETIRED, "memory", f"epoch {self.epoch} is the last one")
 

@@ -419,6 +419,7 @@ class RequestTable:
 
         ``width`` is that of the longest of these rows by default, its drafts included.
         """
+        self._manager.lock.check()
         index, table = np.asarray(rows, np.intp), self._rows.tables[kind]
         blocks = self._rows.blocks[index]
         at = np.arange(int(blocks.max(initial=0)) if width is None else width)
@@ -427,10 +428,12 @@ class RequestTable:
 
     def shared_tokens(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Tokens at the start of each row whose blocks are the cache's, int64 [rows]: nobody writes to them."""
+        self._manager.lock.check()
         return self._rows.shared[np.asarray(rows, np.intp)] * self._granule
 
     def is_lossy(self, row: int) -> bool:
         """Whether the row goes on from lossy state or from a replay."""
+        self._manager.lock.check()
         return bool(self._rows.lossy[row])
 
     @property
@@ -440,6 +443,7 @@ class RequestTable:
 
     def window_table(self, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
         """Slots of the window ring, int32 [rows, width]; the guard past ``window_width`` and where no block is."""
+        self._manager.lock.check()
         index = np.asarray(rows, np.intp)
         table = np.full((len(index), self.window_width if width is None else width), GUARD, np.int32)
         if self._window is not None:
@@ -448,11 +452,13 @@ class RequestTable:
 
     def window_blocks(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Number of the block at each entry of the window ring, int64 [rows, window_width]; the guard where is none."""
+        self._manager.lock.check()
         index = np.asarray(rows, np.intp)
         return np.empty((len(index), 0), np.int64) if self._window is None else self._window.blocks[index]
 
     def tail_table(self, rows: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Slot of each row's tail, int32 [rows], in the order of ``rows``; the guard where the model has none."""
+        self._manager.lock.check()
         return self._rows.tail[np.asarray(rows, np.intp)]
 
     def resolve(self, row: int, position: int) -> tuple[int, int]:
@@ -563,7 +569,7 @@ class RequestTable:
             if len(targets):
                 manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
             pool.must("unpin", held, "requests", expected=receipt.generations[kind])
-            pool.stamp(held, manager.clock())
+            pool.stamp(held, manager.time)
             core.sweep(kind)
 
     def _take(self, counts: dict[str, int], turn: Turn | None, done: Done | None) -> dict[str, Rows]:
