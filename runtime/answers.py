@@ -75,9 +75,9 @@ _REASONS = {
 class ObjectAnswer:
     """What one kind says: its verdict on the joint length, and the greatest length that it alone could serve.
 
-    ``verdict`` is HIT, MISS, PACKED, PENDING (in the store), REPLAY, ABSENT, or UNASKED of a store that nobody had to
-    ask. ``length`` (tokens) is for reports
-    only: nothing but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
+    ``verdict`` is HIT, MISS, EVICTED (a miss of what was there, known only where eviction leaves tombstones), PACKED,
+    PENDING (in the store), REPLAY, ABSENT, or UNASKED of a store that nobody had to ask. ``length`` (tokens) is for
+    reports only: nothing but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
     """
 
     verdict: str

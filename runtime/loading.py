@@ -19,6 +19,7 @@ from .answers import Plan, Reason
 from .errors import Refused
 from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
 from .generated import Refusal
+from .keeping import Keeping
 from .kinds import Given
 from .overlap import reach
 from .stores.store import ObjectId
@@ -100,13 +101,13 @@ class Loader:
         if len(expand):
             need["compressed_kv"] += len(expand)
         try:
-            core.make_room(need)
+            core.make_room(need, core.tenant(plan.claim.salt))
             given = {}
             versions = {}
             for kind, places in plan.wanted.items():
                 versions[kind] = core.versions(kind, spot, places)
                 given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
-            slots = manager.take(counts, "load_begin", given)
+            slots = manager.take(counts, "load_begin", given, salt=plan.claim.salt)
         except Refused:
             unhold_packed(core, *held, plan)
             raise
@@ -153,13 +154,17 @@ class Loader:
         self._abort(ticket)
         return True
 
-    def land(self, ticket: Ticket, kind: str) -> int:
+    def land(self, ticket: Ticket, kind: str, layer: int | None) -> int:
         """See ``Ticket.land``."""
         with self._manager.lock:
             self._check(ticket, "open")
+            self._check_still(ticket)
             landed = 0
             for batch in ticket.batches:
                 if batch.kind == kind:
+                    if batch.landed == batch.layers or layer not in (None, batch.landed):
+                        what = f"{kind}: {batch.landed} of {batch.layers} layers have landed"
+                        raise Refused(Refusal.GAP, "load", f"{what}, not layer {batch.landed if layer is None else layer}")
                     self._land(batch)
                     landed = batch.landed
             return landed
@@ -168,6 +173,7 @@ class Loader:
         """See ``Ticket.miss``."""
         with self._manager.lock:
             self._check(ticket, "open")
+            self._check_still(ticket)
             self._miss(ticket, missing)
 
     def use_layer(self, ticket: Ticket, layer: int) -> Refusal | None:
@@ -320,6 +326,7 @@ class Loader:
             stop = max(int(batch.granules[count - 1]) + 1 for batch, count in parts)
         spot = core.index.extend(plan.claim.digests, stop)
         kept: dict[str, Slots] = {}
+        expanded: list[tuple[Slots, Slots]] = []
         held = ticket.held
         core.advance(spot)
         for batch, count in sorted(parts, key=lambda part: (core.kinds.index(part[0].kind), int(part[0].places[0]))):
@@ -337,7 +344,14 @@ class Loader:
                     core.place(batch.kind, spot, places, slots, fresh)
                 pool.release("evict", slots[~fresh])
                 kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
-        core.settle(spot, kept, manager.clock())
+                if batch.begin == "expand_begin":
+                    expanded.append((slots[fresh], held[low:high][fresh]))
+        clock = manager.time
+        core.settle(spot, kept, clock, Keeping(tenant=core.tenant(plan.claim.salt)))
+        for slots, packed in expanded:
+            core.pools["compressed_kv"].inherit(slots, packed)
+            core.pools["compressed_kv"].stamp(slots, clock)
+        core.trim()
 
     def _discard(self, ticket: Ticket) -> None:
         """Nothing is left of what the ticket does not keep."""

@@ -6,7 +6,7 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -132,6 +132,7 @@ class Matcher:
     ) -> Answer | _Said:
         """The four layers over what memory holds, or the answer where one of them refuses. Under the lock."""
         manager, granule, layers = self._manager, self._manager.profile.granule, self._manager.layers
+        manager.drop_expired()
         for request in requests:
             keys = request.keys
             if keys is not None and (keys.granule, keys.identity) != (granule, manager.profile.identity):
@@ -154,11 +155,13 @@ class Matcher:
             return self._refused(Reason.ALIGN, ALIGNMENT, self._misaligned)
         claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
         exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
-        return _Said(found, now, exact, self._objects(found, cap, now), claims, manager.epoch)
+        objects = self._objects(found, cap, now) | (self._evicted(requests, found, cap) if not now else {})
+        return _Said(found, now, exact, objects, claims, manager.epoch)
 
     def holds(self, claim: Claim, boundary: int) -> bool:
         """Whether what was found up to a boundary, in granules, is there still. The caller holds the lock."""
         core = self._manager.core
+        self._manager.drop_expired()
         spot = core.index.locate(claim.digests, boundary)
         if spot.at < boundary or any(legal(boundary) != boundary for legal in self.boundary_sets(spot)):
             return False
@@ -175,6 +178,7 @@ class Matcher:
         core = self._manager.core
         cap, skip = self._readable(request, draft, at_most)
         with self._manager.lock:
+            self._manager.drop_expired()
             one = self._look(request, cap)
             most = max(0, min((cap, *one.ready.values())) - skip)
             legal = np.zeros(most, np.int64)
@@ -186,6 +190,7 @@ class Matcher:
         """See ``Manager.loadable``."""
         cap, skip = self._readable(request, draft, at_most)
         with self._manager.lock:
+            self._manager.drop_expired()
             one = self._look(request, cap)
         return np.flatnonzero(self._loadable(request, one, max(0, cap - skip), 0)[0])
 
@@ -253,6 +258,20 @@ class Matcher:
                 sets = [_trailing(manager, trail, one.spot) for one in found]
                 objects[kind] = self._object(intersect(cap, sets), now, None, "memory")
         return objects | self._replayed(now)
+
+    def _evicted(self, requests: Sequence[Request], found: list[_Found], cap: int) -> dict[str, ObjectAnswer]:
+        """The kinds that a request misses and had: their eviction left a tombstone."""
+        core, said = self._manager.core, ObjectAnswer("EVICTED", 0, None)
+        kinds = set()
+        for kind, stones in core.tombstones.items():
+            for request, one in zip(requests, found, strict=True):
+                digests = request.chain()[0][:cap]
+                if kind in core.paged:
+                    gone = stones.first(digests, one.live[kind])
+                else:
+                    gone = stones.any(digests, core.index.last(core.trailing.index(kind), one.spot, cap), cap)
+                kinds |= {kind} if gone else set()
+        return dict.fromkeys(kinds, said)
 
     def _replayed(self, now: int) -> dict[str, ObjectAnswer]:
         """What the window says where the policy keeps none."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .answers import Reason
 from .errors import Refused
 from .index import Spot
+from .keeping import Keeping
 from .keys import Keys
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
@@ -74,7 +75,8 @@ class RowPublisher:
             rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
         kept.update(self._publish_boundary(row, spot, stop, lossy))
-        core.settle(spot, kept, manager.clock())
+        core.settle(spot, kept, manager.time, Keeping(tenant=core.tenant(keys.salt)), start)
+        core.trim()
         return stop
 
     def _tie(self, keys: Rows, expected: npt.NDArray[np.int64], versions: npt.NDArray[np.int64]) -> None:

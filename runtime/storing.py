@@ -59,6 +59,7 @@ class Storer:
             core.pools[kind].must("unhold", slots, "publish", expected=generations)
             core.sweep(kind)
         core.offer(segment, at)
+        core.trim()
 
     def write_through(self, fill: Fill, kept: Kept) -> None:
         """Store what a fill brought. A store that can't is counted and otherwise without consequence."""
@@ -142,5 +143,5 @@ class Storer:
     def _exact(self, kind: str, slots: Slots, places: Numbers) -> tuple[Slots, Numbers]:
         """Those of them that can be read at once and rest on nothing lossy."""
         pool = self._manager.core.pools[kind]
-        good = pool.in_state(slots, "resident") & (pool.table.fields("lossy", slots) == 0)
+        good = pool.in_state(slots, "resident") & (pool.table.fields("lossy", slots) == 0) & pool.lasting(slots)
         return slots[good], places[good]
