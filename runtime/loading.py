@@ -134,10 +134,11 @@ class Loader:
         try:
             ok = self._transfer(ticket)
             self._land_all(ticket)
+            self.done(ticket, ok, stopped=True)
         except BaseException:  # the bytes have stopped by now, and no object is to blame
-            self.done(ticket, False, missing={}, stopped=True)
+            if not ticket.ended:
+                self.done(ticket, False, missing={}, stopped=True)
             raise
-        self.done(ticket, ok, stopped=True)
 
     def join(self, ticket: Ticket, owner: str) -> None:
         """See ``Ticket.join``."""
@@ -163,8 +164,8 @@ class Loader:
             for batch in ticket.batches:
                 if batch.kind == kind:
                     if batch.landed == batch.layers or layer not in (None, batch.landed):
-                        what = f"{kind}: {batch.landed} of {batch.layers} layers have landed"
-                        raise Refused(Refusal.GAP, "load", f"{what}, not layer {batch.landed if layer is None else layer}")
+                        what = f"{kind}: layer {layer} does not land now, {batch.landed} of {batch.layers} have landed"
+                        raise Refused(Refusal.GAP, "load", what)
                     self._land(batch)
                     landed = batch.landed
             return landed
@@ -204,8 +205,9 @@ class Loader:
                 self._check_landed(ticket)
             elif not ok and missing is not None:
                 self._miss(ticket, missing)
-            if fits:
-                ticket.kept = plan.boundary if ok else self._whole(ticket)
+            if kept := (plan.boundary if ok else self._whole(ticket)) if fits else 0:
+                manager.tick()
+            ticket.kept = kept
             self._publish(ticket)
             self._discard(ticket)
             if not ok:

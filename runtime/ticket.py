@@ -116,12 +116,21 @@ class Ticket:
         """
         self.loader.transfer(self)
 
-    def land(self, kind: str) -> int:
+    def land(self, kind: str, layer: int | None = None) -> int:
         """One more layer of a kind has arrived in all its slots but those that are missing; returns the layers there.
 
         A kind whose layers don't arrive one by one has one of them, its bytes.
+
+        Args:
+            kind: whose.
+            layer: which one, its place from 0, so that one that is told twice or too early is noticed; the next one by
+                default.
+
+        Raises:
+            Refused: GAP when it is not the next one, or all have landed. LEASE when the ticket is not open any more, or
+                while ``transfer`` runs.
         """
-        return self.loader.land(self, kind)
+        return self.loader.land(self, kind, layer)
 
     def miss(self, kind: str, places: npt.ArrayLike) -> None:
         """The store can't give some places of the plan's ``wanted``: they land no more, and the load will fail.
