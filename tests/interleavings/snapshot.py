@@ -43,8 +43,8 @@ def _guarded(manager: Manager) -> Iterator[Any]:
 
 
 def _entries(manager: Manager) -> Iterator[Any]:
-    rows = manager.requests
-    yield rows.tokens.tolist(), rows._blocks.tolist(), rows._shared.tolist(), rows._lossy.tolist()
+    rows = manager.requests._rows
+    yield rows.tokens.tolist(), rows.blocks.tolist(), rows.shared.tolist(), rows.lossy.tolist()
     yield tuple(dict.__len__(one) for one in (manager.fills, manager.receipts, manager.loader.tickets))
     yield sorted(map(repr, dict.items(manager.loader._failures)))
 
