@@ -18,6 +18,7 @@ from .errors import Refused
 from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
 from .index import Index, Segment, Spot
+from .isolation import UNKNOWN, Isolation
 from .keeping import NEVER, PLAIN, Deadline, Deadlines, Keeping
 from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
 from .policy import WindowPolicy
@@ -41,6 +42,7 @@ class Core:
         buffers: memory for arenas, by kind; own memory where there is none.
         on_event: told of each event on each pool.
         kinds: generated table class of each kind.
+        isolation: clears slots that go to another tenant; None: nobody does.
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, or two kinds share memory.
@@ -56,6 +58,7 @@ class Core:
         buffers: Buffers,
         on_event: OnEvent | None = None,
         kinds: Mapping[str, type[Table]] = KINDS,
+        isolation: Isolation | None = None,
     ) -> None:
         self.profile, self.policy = profile, policy
         self._tables = {kind: kinds[kind] for kind in rules_of(profile)}
@@ -63,7 +66,7 @@ class Core:
         self._cascades = {kind: rule.cascade for kind, rule in self._rules() if rule.cascade}
         numbers = [np.iinfo(table.META["tenant"]).max for table in self._tables.values() if "tenant" in table.META]
         self._tenants = Tenants(min(numbers)) if numbers else None
-        self._cold, self._on_event = cold, on_event
+        self._cold, self._on_event, self._isolation = cold, on_event, isolation
         rules = rules_of(profile)
         self.pools = self.make_pools(slots, buffers)
         self.scratch: dict[str, Slots] = {}  # a slot a kind for writes that are nobody's, once they are set aside
@@ -83,10 +86,15 @@ class Core:
             raise ValueError(f"slots are given for {sorted(slots)}; {self.profile.name} has {sorted(rules)}")
         arenas = self.make_arenas(slots, buffers)
         cold = {"compressed_kv": self._cold}
-        return {
-            kind: Pool(kind, self._tables[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event)
+        pools = {
+            kind: Pool(
+                kind, self._tables[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event, self._isolation
+            )
             for kind, kind_rules in rules.items()
         }
+        for kind in buffers:
+            pools[kind].left[:] = UNKNOWN
+        return pools
 
     def make_arenas(self, slots: Mapping[str, int], buffers: Buffers) -> dict[str, Arena]:
         """Memory for so many slots, by kind; nothing is changed. Raises as the constructor does."""

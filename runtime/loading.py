@@ -116,7 +116,7 @@ class Loader:
             for kind, places in plan.wanted.items()
         ]
         if len(expand):
-            batches.append(self._expansion(expand, held[0]))
+            batches.append(self._expansion(expand, held[0], manager.isolation.whose(plan.claim.salt)))
         number = next(self._numbers)
         ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
         ticket.site = manager.site()
@@ -389,13 +389,13 @@ class Loader:
             if batch.begin == "load_begin" and batch.kind in core.paged
         )
 
-    def _expansion(self, places: Numbers, packed: Slots) -> Batch:
+    def _expansion(self, places: Numbers, packed: Slots, whose: int) -> Batch:
         core = self._manager.core
         pool = core.pools["compressed_kv"]
         versions = np.array([core.cold_bytes[slot][1] for slot in packed.tolist()], np.int64)
         layout = self._manager.profile.layouts["compressed_kv"].layout_id
         given: Given = {"wanted_layout": layout, "at_version": versions}
-        slots = pool.take(len(packed), given, "expand_begin")
+        slots = pool.take(len(packed), given, "expand_begin", whose=whose)
         lossy = pool.table.fields("lossy", packed).astype(np.bool_)
         batch = self._batch("compressed_kv", places, slots, versions, lossy, "expand")
         batch.packed = [core.cold_bytes[slot][0] for slot in packed.tolist()]

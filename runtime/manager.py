@@ -27,6 +27,7 @@ from .core import Buffers, Core
 from .errors import Refused
 from .fill import Fill
 from .generated import KINDS, Refusal
+from .isolation import CLEAN, Isolation
 from .keeping import NEVER, Keeping
 from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 Lock = Callable[[], AbstractContextManager[Any]]
 Writes = Literal["write_through", "none"]
+Scrub = Literal["tenant", "none"]
 T = TypeVar("T", bound=Table)
 
 
@@ -78,6 +80,7 @@ class Manager:
         on_event: told of each event on state words, under the lock.
         trace: records them, for `kvfsm validate`.
         now: the time that deadlines of leases are in; asked only where there is one.
+        scrub: whether slots that go to another tenant are cleared ("tenant") or not ("none"); see ``isolation.py``.
         debug: whether leases, fills and loads note the call that opened them, for ``leaks`` and ``audit``.
         kinds: table classes by kind, of a package of one's own that was generated from other specs; the shipped ones
             by default.
@@ -108,16 +111,19 @@ class Manager:
         trace: EventTrace | None = None,
         now: Callable[[], float] = time.monotonic,
         debug: bool = False,
+        scrub: Scrub = "tenant",
         kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
-        _check_options(writes, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
+        _check_options(writes, scrub, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         self.profile = profile
         self.backend = backend
         self.store = store
         self.window = window or WindowPolicy.full()
         recorder = None if trace is None else trace.source("manager")
         tell = told(on_event, recorder)
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell, kinds)
+        self.isolation = Isolation(backend)
+        clearing = self.isolation if scrub == "tenant" else None
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell, kinds, clearing)
         self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
@@ -149,7 +155,8 @@ class Manager:
     def keys(
         self, tokens: npt.ArrayLike, *, salt: bytes = b"", adapter: str = "", media: Sequence[Media] = ()
     ) -> Keys:
-        """Content keys of a request, a digest a granule."""
+        """Content keys of a request, a digest a granule. Other salts, adapters or media share nothing."""
+        self.isolation.see(salt)
         return Keys(self.profile.granule, self.profile.identity, tokens, salt=salt, adapter=adapter, media=media)
 
     def match(
@@ -546,6 +553,7 @@ class Manager:
             for pool in self.core.pools.values() if scrub else ():
                 free = pool.free_slots
                 self.backend.scrub(pool.arena.bytes, free[free < pool.hot])
+                pool.left[free[free < pool.hot]] = CLEAN
             return self.epoch
 
     # ---- memory that moves ----------------------------------------------------------------------------------------
@@ -729,16 +737,19 @@ class Manager:
         *,
         salt: bytes | None = None,
     ) -> dict[str, npt.NDArray[np.intp]]:
-        """Take slots of several kinds, all or nothing; ``salt`` says for which tenant. The caller holds the lock."""
-        tenant = self.core.tenant(salt)
+        """Take slots of several kinds, all or nothing; ``salt`` says for which tenant. The caller holds the lock.
+
+        What another tenant left in them is gone.
+        """
+        tenant, whose = self.core.tenant(salt), self.isolation.whose(salt)
         self.core.make_room(counts, tenant)
         slots: dict[str, npt.NDArray[np.intp]] = {}
         try:
             for kind, count in counts.items():
                 pool = self.core.pools[kind]
                 said = given[kind] if given is not None else pool.rules.take()
-                slots[kind] = pool.take(count, said, event, tenant=tenant)
-        except Refused:
+                slots[kind] = pool.take(count, said, event, tenant=tenant, whose=whose)
+        except BaseException:  # of a backend that can't clear what others left, too
             for kind, held in slots.items():
                 pool = self.core.pools[kind]
                 if event == "take":
@@ -1043,9 +1054,11 @@ class Manager:
         return len(slots)
 
 
-def _check_options(writes: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
+def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
     if writes not in ("write_through", "none"):
         raise ValueError(f"writes={writes!r}; give 'write_through' or 'none'")
+    if scrub not in ("tenant", "none"):
+        raise ValueError(f"scrub={scrub!r}; give 'tenant' or 'none'")
     for name, value in (*counts.items(), *multiples.items()):
         least = int(name in multiples)
         if value < least:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from .answers import Reason
 from .arena import Arena
 from .errors import Broken, Refused
+from .isolation import CLEAN, UNKNOWN, Isolation
 from .keeping import NEVER, Keeping
 from .kinds import Rules
 from .table import OnEvent, Table
@@ -33,6 +34,7 @@ class Pool:
         rules: arguments of the kind's events.
         cold: slots beside them for packed copies.
         on_event: told of each event, see ``Table``.
+        isolation: clears slots that go to another tenant; None: nobody does.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Pool:
         rules: Rules,
         cold: int = 0,
         on_event: OnEvent | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.kind = kind
         self.arena = arena
@@ -55,6 +58,8 @@ class Pool:
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
         self.stamped = 0  # how often the order of eviction may have changed
         self.usage: Counter[int] = Counter()  # slots in use of each tenant, where the spec keeps whose they are
+        self.left = np.full(self.hot, CLEAN, np.int64)  # whose bytes lie in each slot, see ``isolation.py``
+        self._isolation = isolation
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
 
     def __len__(self) -> int:
@@ -83,10 +88,12 @@ class Pool:
         *,
         cold: bool = False,
         tenant: int | None = None,
+        whose: int = UNKNOWN,
     ) -> Slots:
         """``count`` free slots, ascending, in the state that ``event`` leads to with the arguments ``given``.
 
-        They count as the tenant's from now on, if the spec keeps that; None: nobody's.
+        They count as the tenant's from now on, if the spec keeps that; None: nobody's. ``whose`` is who may read what
+        lies in them; what anybody else left was cleared.
 
         Raises:
             Refused: POOL_FULL, or the event's refusal; nothing was taken.
@@ -96,8 +103,12 @@ class Pool:
             what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"
             raise Refused(Reason.POOL_FULL, "pool", what)
         slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
+        if self._isolation is not None and not cold:
+            self._isolation.clear(self, slots, whose)
         self.must(event, slots, "pool", **given)
         stack.top -= count
+        if not cold:
+            self.left[slots] = whose
         if "tenant" in self.meta:
             self.meta["tenant"][slots] = tenant or 0
             self.usage[tenant or 0] += count
@@ -232,9 +243,9 @@ class Pool:
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of words, metadata and free stack."""
+        """Bytes of words, metadata, whose bytes lie where, and free stack."""
         meta = sum(array.nbytes for array in self.meta.values())
-        return int(self.table.words.nbytes + meta + sum(stack.slots.nbytes for stack in self._free))
+        return int(self.table.words.nbytes + meta + self.left.nbytes + sum(stack.slots.nbytes for stack in self._free))
 
 
 class _Stack:

@@ -74,7 +74,7 @@ class RowPublisher:
             rows.tables[kind][row, start:stop] = held
             rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
-        kept.update(self._publish_boundary(row, spot, stop, lossy))
+        kept.update(self._publish_boundary(row, spot, stop, lossy, manager.isolation.whose(keys.salt)))
         core.settle(spot, kept, manager.time, Keeping(tenant=core.tenant(keys.salt)), start)
         core.trim()
         return stop
@@ -97,7 +97,7 @@ class RowPublisher:
                 given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
                 pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
-    def _publish_boundary(self, row: int, spot: Spot, stop: int, lossy: bool) -> dict[str, Rows]:
+    def _publish_boundary(self, row: int, spot: Spot, stop: int, lossy: bool, whose: int) -> dict[str, Rows]:
         """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
         kept: dict[str, Rows] = {}
@@ -110,7 +110,7 @@ class RowPublisher:
             places, source = places[missing], source[missing].astype(np.intp)
             try:
                 core.make_room({kind: len(places)})
-                copies = pool.take(len(places), pool.rules.take())
+                copies = pool.take(len(places), pool.rules.take(), whose=whose)
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
             manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))
