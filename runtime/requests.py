@@ -73,13 +73,17 @@ class RequestTable:
 
     # ---- life of a request ----------------------------------------------------------------------------------------
 
-    def admit(self, tokens: int, *, lease: Lease | None = None, owner: str = "") -> int:
+    def admit(
+        self, tokens: int, *, lease: Lease | None = None, owner: str = "", salt: bytes | None = None
+    ) -> int:
         """A row for a prompt, or its first chunk, whose state is written at once: slots for all of it, or nothing.
 
         Args:
             tokens: length of the prompt, at least 1.
             lease: on the part that is reused; the row takes it over, and it is released with the row.
             owner: who asks.
+            salt: of its keys; that of the lease by default. Slots of a request of which nobody says it are cleared
+                before it has them, once salts are in use; so are those that it takes later.
 
         Raises:
             Refused: ADMISSION without a free row, POOL_FULL without slots, LEASE for a lease that isn't held here.
@@ -89,7 +93,9 @@ class RequestTable:
             self._manager.unpark()
             self._check_place(lease)
             reused = 0 if lease is None else lease.length // self._granule
-            slots = self._manager.take(self.need(tokens, reused), "take")
+            if salt is None and lease is not None:
+                salt = self._manager.receipt_of(lease).salt
+            slots = self._manager.take(self.need(tokens, reused), "take", salt=salt)
             return self.place(tokens, slots, lease=lease, owner=owner)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
