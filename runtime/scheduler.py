@@ -94,7 +94,7 @@ class Scheduler:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
         self.manager = manager
         self.admission = Admission(manager, limits)
-        self.queues = queues or Queues()
+        self.queues = Queues() if queues is None else queues  # empty ones are false
         self._budgets = dict(budgets)
         self._chunk, self._attempts = chunk, attempts
         self._clock = clock
