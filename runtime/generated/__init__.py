@@ -12,6 +12,7 @@ from .ondisk_prefix import OndiskPrefix, OndiskPrefixTable
 from .queued import Queued, QueuedTable
 from .refusal import Refusal
 from .swa_window import SwaWindow, SwaWindowTable
+from .ticket import Ticket, TicketTable
 from .uncompressed_tail import UncompressedTail, UncompressedTailTable
 
 # Table classes of objects by the name of their machine, in the order of the spec.
@@ -42,6 +43,8 @@ __all__ = [
     "Refusal",
     "SwaWindow",
     "SwaWindowTable",
+    "Ticket",
+    "TicketTable",
     "UncompressedTail",
     "UncompressedTailTable",
 ]
