@@ -231,6 +231,7 @@ class Admission:
         """See ``enter``; the caller holds the manager's lock."""
         self._check(reservation, Stage.READY)
         lease, slots = reservation.lease, reservation.slots
+        self._manager.tick()
         row = self._manager.requests.place(reservation.first, slots, lease=lease, owner=reservation.owner)
         reservation.row, reservation.stage, reservation.slots, reservation.lease = row, Stage.ENTERED, {}, None
         del self._manager.reservations[reservation.number]
@@ -458,6 +459,7 @@ class Admission:
 
     def _release(self, lease: Lease, done: Done | None) -> None:
         receipt = self._manager.receipt_of(lease)
+        self._manager.tick()
         del self._manager.receipts[lease.lease_id]
         self._manager.give_up(receipt, done)
 

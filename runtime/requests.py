@@ -92,6 +92,7 @@ class RequestTable:
             self._check_prompt(tokens, lease)
             self._manager.unpark()
             self._check_place(lease)
+            self._manager.tick()
             reused = 0 if lease is None else lease.length // self._granule
             if salt is None and lease is not None:
                 salt = self._manager.receipt_of(lease).salt
@@ -131,6 +132,8 @@ class RequestTable:
             Refused: ADMISSION without a free row, LEASE for a lease that isn't held here; the slots are still the
                 caller's.
             ValueError: too few or too many slots, or none of a kind.
+            Exception: what the backend raises that can't copy the lease's boundary; the slots are free then, and the
+                lease is its holder's.
         """
         state, granule = self._rows, self._granule
         self._check_prompt(tokens, lease)
@@ -150,6 +153,12 @@ class RequestTable:
             state.tail[row] = taken["uncompressed_tail"][0]
         if self._window is not None:
             self._window.begin(row, taken["swa_window"], tokens)
+        if lease is not None:
+            try:
+                self._copy_boundary(row, lease)
+            except BaseException:
+                self._end(row, None)
+                raise
         self._write(row, reused * granule, tokens)
         if lease is not None:
             self._take_over(row, lease)
@@ -259,6 +268,7 @@ class RequestTable:
             self._rows.check(row)
             self._publisher.check_keys(row, keys)
             self._publisher.check_epoch(row)
+            self._manager.tick()
             return self._publisher.publish(row, keys, still(done))
 
     def preempt(self, row: int, keys: Keys, *, done: Done | None = None) -> Preempted:
@@ -282,6 +292,7 @@ class RequestTable:
             self._publisher.check_keys(row, keys)
             done = still(done)
             self._manager.unpark()
+            self._manager.tick()
             rejected, published = int(state.drafts[row]), int(state.shared[row])
             self._settle_drafts(row, done)
             try:
@@ -304,6 +315,7 @@ class RequestTable:
             self._rows.check(row)
             done = still(done)
             self._manager.unpark()
+            self._manager.tick()
             self._end(row, done)
 
     def end_all(self) -> None:
@@ -558,8 +570,22 @@ class RequestTable:
             state.in_tail[row] = stop
         state.prefilled[row], state.until[row] = stop, stride - stop % stride
 
+    def _copy_boundary(self, row: int, lease: Lease) -> None:
+        """Copy the rows of a lease's boundary slots into the row's own."""
+        manager, state = self._manager, self._rows
+        for kind, held in manager.receipt_of(lease).slots.items():
+            if kind in state.tables:
+                continue
+            targets, sources = state.tail[row : row + 1].astype(np.intp), held
+            if kind == "swa_window":
+                assert self._window is not None
+                targets, sources = self._window.copies(row, held, lease.length)
+            if len(targets):
+                arena = manager.core.pools[kind].arena.bytes
+                manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
+
     def _take_over(self, row: int, lease: Lease) -> None:
-        """The lease's paged pins become the row's; its boundary slots are copied into the row's own and given back."""
+        """The lease's paged pins become the row's; its boundary slots, which were copied, are given back."""
         manager, core, state = self._manager, self._manager.core, self._rows
         receipt, _ = manager.receipts.pop(lease.lease_id)
         state.ends[row] = (receipt.segment, receipt.boundary)
@@ -567,13 +593,7 @@ class RequestTable:
             if kind in state.tables:
                 state.tables[kind][row, : len(held)] = held
                 continue
-            pool, arena = core.pools[kind], core.pools[kind].arena.bytes
-            targets, sources = state.tail[row : row + 1].astype(np.intp), held
-            if kind == "swa_window":
-                assert self._window is not None
-                targets, sources = self._window.copies(row, held, lease.length)
-            if len(targets):
-                manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
+            pool = core.pools[kind]
             pool.must("unpin", held, "requests", expected=receipt.generations[kind])
             pool.stamp(held, manager.time)
             core.sweep(kind)
