@@ -49,7 +49,9 @@ def test_toctou_with_three_readers_has_these_orbits() -> None:
     assert explore(system, engine="c", symmetry=renumbering).states == 520_340
 
 
-WITH_LIKES = ("capture", "evict", "fill", "generate", "pack", "publish", "queue", "rewrite", "scrub", "split", "toctou")
+WITH_LIKES = (
+    "capture", "evict", "fill", "generate", "join", "pack", "publish", "queue", "rewrite", "scrub", "split", "toctou",
+)  # fmt: skip
 
 
 def test_these_protocols_have_slots_or_copies_that_are_alike() -> None:
