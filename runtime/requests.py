@@ -191,6 +191,7 @@ class RequestTable:
             self._manager.unpark()
             stop, blocks = start + tokens, int(state.blocks[row])
             last = -(-stop // self._granule)
+            self._check_capacity(last)
             counts = dict.fromkeys(state.kinds, last - blocks) if last > blocks else {}
             turn = None if self._window is None else self._window.turn_over(row, stop)
             slots = self._take(counts, turn, done)
@@ -551,6 +552,12 @@ class RequestTable:
         if not self.idle:
             raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
         return epoch
+
+    def _check_capacity(self, blocks: int) -> None:
+        """Raise Refused (ADMISSION) where a row of so many granules could never have them, however long it waits."""
+        for kind in self._rows.kinds:
+            if blocks > (most := self._manager.core.capacity(kind)):
+                raise Refused(Reason.ADMISSION, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
 
     def _write(self, row: int, start: int, stop: int) -> None:
         """The entries of tokens [start, stop) of a prompt come in one batch a block; keys and tail follow."""
