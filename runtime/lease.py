@@ -11,8 +11,8 @@ A deadline is thus a promise of the holder that the engine can act upon, and no 
 valid then, and slots of the generation that was leased: what a late reader makes of what it read reaches nobody.
 
 Views are arrays that NumPy does not write to, while the lease is held and afterwards. What nobody can prevent: an array
-that was taken while the lease was held stays readable after it, and reads what its slots hold then; and code that goes
-round NumPy (an address, ``ctypes``, a device pointer) can write.
+that was taken while the lease was held stays readable after it, and reads what its slots hold then; and code that
+wants to can write: through an address, a device pointer, or by setting the array's flag back.
 """
 
 from __future__ import annotations
