@@ -1,0 +1,664 @@
+"""Eviction goes by the spec alone: the YAML is edited, a package is generated from it, and a manager runs on that."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvfsm.codegen.cli import main
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import Namespace
+from kvfsm.runtime.table import Fired, Table
+
+REPO = Path(__file__).parents[2]
+KV, INDEXER, TAIL, WINDOW = "compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"
+Kinds = Mapping[str, type[Table]]
+BY_STATE = "{by: state == expired, first: true}"
+LAST_USE = "{by: last_use, first: lowest}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is written into one object's YAML: meta fields beside ``last_use``, and keys of ``eviction:``."""
+
+    kind: str = KV
+    meta: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    leaves: str = ""
+    more: tuple[str, ...] = ()
+
+    def of(self, text: str) -> str:
+        """The YAML with it."""
+        if self.meta:
+            text = re.sub(r"(?<=\nmeta:\n)", "".join(f"  {line}\n" for line in self.meta), text)
+        if self.order:
+            lines = "".join(f"    - {line}\n" for line in self.order)
+            text = re.sub(r"(?<=\n  order:\n)(    - .*\n)+", lines, text)
+        if self.leaves:
+            text = re.sub(r"\n  leaves: .*", f"\n  leaves: {self.leaves}", text)
+        return re.sub(r"(\n  leaves: .*)", "".join([r"\1", *(f"\n  {line}" for line in self.more)]), text)
+
+
+Generate = Callable[..., Kinds]
+
+
+@pytest.fixture(scope="module")
+def generate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generate]:
+    """Table classes by kind, generated from the shipped spec with some edits; made once for each."""
+    home = tmp_path_factory.mktemp("edited")
+    made: dict[tuple[Edit, ...], Kinds] = {}
+    sys.path.insert(0, str(home))
+
+    def generated(*edits: Edit) -> Kinds:
+        if edits not in made:
+            name = f"cache_{len(made)}"
+            spec = home / f"spec_{len(made)}"
+            for folder in ("objects", "safeguards", "models", "protocols/machines"):  # protocols are not needed here
+                shutil.copytree(REPO / "spec" / folder, spec / folder)
+            shutil.copy(REPO / "spec" / "vocabulary.yaml", spec)
+            for edit in edits:
+                path = spec / "objects" / f"{edit.kind}.yaml"
+                before = path.read_text("utf-8")
+                path.write_text(edit.of(before), "utf-8")
+                assert path.read_text("utf-8") != before
+            assert main(["gen", "--spec", str(spec), "--out", str(home / name), "--json"]) == 0
+            made[edits] = importlib.import_module(f"{name}.runtime").KINDS
+        return made[edits]
+
+    yield generated
+    sys.path.remove(str(home))
+
+
+@dataclass
+class Bench:
+    """A manager over plain KV, prompts by name, and the victims in the order in which they went."""
+
+    kinds: Kinds
+    slots: int = 32
+    model: str = "llama"
+    clock: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)
+    store: Any = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gone: list[tuple[str, int, str]] = []
+        self.names: dict[tuple[str, int], str] = {}
+        self.chains: dict[str, Keys] = {}
+        profile = PROFILES[self.model]
+        slots = dict.fromkeys(profile.kinds, self.slots) | dict(self.more)
+        self.manager = Manager(
+            profile, slots, NumpyBackend(), kinds=self.kinds, clock=self.clock, store=self.store, on_event=self.see
+        )
+
+    def see(self, fired: Fired) -> None:
+        if fired.event == "evict":
+            slots = fired.slots.tolist()[::-1] if fired.machine in (KV, INDEXER) else fired.slots.tolist()  # ends first
+            self.gone += [(fired.machine, slot, self.names.get((fired.machine, slot), "")) for slot in slots]
+
+    def keys(self, name: str, granules: int, after: str = "", salt: bytes = b"") -> Keys:
+        """A prompt of its own, behind all of another one."""
+        granule = self.manager.profile.granule
+        before = self.chains[after].tokens if after else 0
+        own = np.random.default_rng(list(name.encode())).integers(0, 1 << 20, granules * granule)
+        tokens = np.concatenate((self.tokens[after], own)) if after else own
+        self.tokens[name] = tokens
+        self.chains[name] = self.manager.keys(tokens, salt=salt)
+        assert len(self.chains[name]) == before // granule + granules
+        return self.chains[name]
+
+    @property
+    def tokens(self) -> dict[str, Any]:
+        return self.__dict__.setdefault("_tokens", {})  # type: ignore[no-any-return]
+
+    def put(self, name: str, granules: int, after: str = "", salt: bytes = b"", **keeping: Any) -> None:
+        """Publish a prompt; its own granules are called name0, name1, ..."""
+        keys = self.keys(name, granules, after, salt)
+        start = len(keys) - granules
+        fill = self.manager.reserve(keys, start, len(keys))
+        for kind, slots in fill.slots.items():
+            for slot, place in zip(slots.tolist(), fill.places[kind].tolist(), strict=True):
+                self.names[kind, slot] = f"{name}{place - start}"
+        self.manager.publish(fill, **keeping)
+
+    def answer(self, name: str, granules: int | None = None) -> Any:
+        keys, granule = self.chains[name], self.manager.profile.granule
+        return self.manager.match(keys, (len(keys) if granules is None else granules) * granule + 1)
+
+    def use(self, name: str, granules: int | None = None, times: int = 1) -> None:
+        for _ in range(times):
+            self.manager.release(self.manager.acquire(self.answer(name, granules)))
+
+    def held(self, name: str) -> int:
+        """Granules of it that a match finds."""
+        return int(self.answer(name).now) // self.manager.profile.granule
+
+    def victims(self, kind: str = KV, step: int = 1) -> list[str]:
+        """Evict all, ``step`` slots at a time; the names of what went, in order."""
+        self.gone.clear()
+        while self.manager.evict(kind, step):
+            pass
+        assert self.manager.audit().ok
+        return self.went(kind)
+
+    def went(self, kind: str = KV) -> list[str]:
+        return [name for machine, _, name in self.gone if machine == kind]
+
+
+LFU = Edit(meta=("uses: u32",), order=(BY_STATE, "{by: uses, first: lowest}", LAST_USE))
+MRU = Edit(order=("{by: last_use, first: highest}",))
+PRIORITY = Edit(meta=("priority: u8",), order=("{by: priority, first: lowest}", LAST_USE))
+TTL = Edit(meta=("expires: u64",), order=("{by: expires, first: lowest}", LAST_USE))
+
+
+# ---- orders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 32])
+def test_by_last_use_what_was_used_last_goes_last(generate: Generate, step: int) -> None:
+    bench = Bench(generate(Edit(order=(LAST_USE,))))
+    for name, granules in (("a", 3), ("b", 2), ("c", 1)):
+        bench.put(name, granules)
+    bench.use("a", 2)
+    assert bench.victims(step=step) == ["a2", "b1", "b0", "c0", "a1", "a0"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 32])
+def test_turned_round_it_goes_first(generate: Generate, step: int) -> None:
+    bench = Bench(generate(MRU))
+    for name, granules in (("a", 3), ("b", 2), ("c", 1)):
+        bench.put(name, granules)
+    bench.use("a")
+    bench.use("b")  # while it waits: its key shrinks
+    assert bench.victims(step=step) == ["b1", "b0", "a2", "a1", "a0", "c0"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 32])
+def test_by_uses_what_was_leased_least_goes_first(generate: Generate, step: int) -> None:
+    bench = Bench(generate(LFU))
+    for name, granules in (("a", 3), ("b", 2), ("c", 1)):
+        bench.put(name, granules)
+    bench.use("a", times=2)
+    bench.use("a", 1)
+    bench.use("b")
+    bench.use("c", times=3)
+    bench.put("d", 1, after="a")  # an end that nobody used, behind what was used
+    assert bench.victims(step=step) == ["d0", "b1", "b0", "a2", "a1", "a0", "c0"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 32])
+def test_by_priority_the_least_goes_first_and_equal_ones_by_age(generate: Generate, step: int) -> None:
+    bench = Bench(generate(PRIORITY))
+    for name, priority in (("dear", 5), ("b", 1), ("c", 1), ("d", 1), ("cheap", 0)):
+        bench.put(name, 2, priority=priority)
+    bench.use("b")
+    bench.use("dear")
+    assert bench.victims(step=step) == ["cheap1", "cheap0", "c1", "c0", "d1", "d0", "b1", "b0", "dear1", "dear0"]
+
+
+def test_children_go_before_parents_that_are_cheaper(generate: Generate) -> None:
+    bench = Bench(generate(PRIORITY))
+    bench.put("parent", 2, priority=0)
+    bench.put("child", 2, after="parent", priority=9)
+    bench.put("other", 1, priority=5)
+    assert bench.victims() == ["other0", "child1", "child0", "parent1", "parent0"]
+
+
+def test_what_several_published_is_kept_as_the_dearest_of_them_said(generate: Generate) -> None:
+    bench = Bench(generate(PRIORITY))
+    bench.put("a", 1, priority=1)
+    bench.put("b", 1, priority=2)
+    names = dict(bench.names)
+    bench.put("a", 1, priority=3)  # a duplicate: the slots of before stay
+    bench.names = names
+    assert bench.victims() == ["b0", "a0"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 32])
+def test_by_deadline_what_ends_first_goes_first_and_what_never_ends_last(generate: Generate, step: int) -> None:
+    bench = Bench(generate(TTL))
+    bench.put("never", 1)
+    bench.put("late", 2, ttl=900)
+    bench.put("soon", 2, ttl=300)
+    bench.put("behind", 1, after="soon", ttl=800)  # goes before what it stands behind, but not before "soon" could
+    assert bench.victims(step=step) == ["behind0", "soon1", "soon0", "late1", "late0", "never0"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "key"),
+    [
+        (LFU, lambda meta, slot: (meta["uses"][slot], meta["last_use"][slot])),
+        (MRU, lambda meta, slot: (-int(meta["last_use"][slot]),)),
+        (PRIORITY, lambda meta, slot: (meta["priority"][slot], meta["last_use"][slot])),
+        (TTL, lambda meta, slot: (meta["expires"][slot], meta["last_use"][slot])),
+    ],
+    ids=["uses", "most recent", "priority", "deadline"],
+)
+@pytest.mark.parametrize("step", [1, 3, 32])
+def test_of_all_ends_the_first_by_the_order_goes(generate: Generate, edit: Edit, key: Any, step: int) -> None:
+    kinds = generate(edit)
+    for seed in range(12):
+        chance, bench = random.Random(seed), Bench(kinds)
+        for number in range(12):
+            whole = [name for name, keys in bench.chains.items() if bench.held(name) == len(keys)]
+            behind = chance.choice(["", *whole])
+            own = chance.randint(1, 3)
+            if own <= bench.manager.core.pools[KV].free:
+                keeping: dict[str, Any] = {}
+                if edit is PRIORITY:
+                    keeping["priority"] = chance.randint(0, 3)
+                if edit is TTL:
+                    keeping["ttl"] = chance.choice([None, chance.randint(1000, 1010)])
+                bench.put(f"p{number}_", own, behind, **keeping)
+            if whole and chance.random() < 0.6:
+                name = chance.choice(whole)
+                bench.use(name, chance.randint(1, len(bench.chains[name])))
+            if not number % 5:
+                bench.manager.evict(KV, 1)
+        meta = {name: array.copy() for name, array in bench.manager.core.pools[KV].meta.items()}
+        parents: dict[int, int | None] = {}
+        index = bench.manager.core.index
+        for keys in bench.chains.values():
+            spot = index.locate(keys.digests, len(keys))
+            slots = index.slots(0, spot, 0, index.live(0, spot)).tolist()
+            parents |= dict(zip(slots, [None, *slots], strict=False))
+        expected = []
+        while parents:
+            ends = set(parents) - set(parents.values())
+            expected.append(min(ends, key=lambda slot: key(meta, slot)))
+            del parents[expected[-1]]
+        bench.gone.clear()
+        sizes = []
+        while gone := bench.manager.evict(KV, step):
+            sizes.append(gone)
+        found = [slot for _, slot, _ in bench.gone]
+        assert [key(meta, slot) for slot in found] == [key(meta, slot) for slot in expected], f"seed {seed}"
+        assert sum(sizes) == len(expected) and all(size == step for size in sizes[:-1])
+
+
+def test_a_trailing_kind_goes_by_its_own_order(generate: Generate) -> None:
+    edit = Edit(TAIL, meta=("uses: u8",), order=(BY_STATE, "{by: uses, first: lowest}", LAST_USE))
+    bench = Bench(generate(edit), model="tiny_deepseek_v4")
+    for name in ("a", "b", "c", "d"):
+        bench.put(name, 1)
+    bench.use("b", times=2)
+    bench.use("a")
+    assert bench.manager.evict(TAIL, 1) == 1  # makes the queue of victims
+    bench.use("d", times=3)  # these change the order while others wait
+    bench.put("e", 1)
+    assert bench.victims(TAIL) == ["e1", "a1", "b1", "d1"]
+    assert bench.manager.evict(WINDOW, 1) == 1  # by age, as before
+    assert bench.went(WINDOW) == ["c1"]
+
+
+def test_uses_stay_at_the_greatest_number_that_the_field_holds(generate: Generate) -> None:
+    bench = Bench(generate(Edit(meta=("uses: u8",), order=("{by: uses, first: lowest}",))))
+    bench.put("a", 1)
+    bench.use("a", times=300)
+    assert int(bench.manager.core.pools[KV].meta["uses"].max()) == 255
+    assert bench.victims() == ["a0"]
+    bench.put("b", 1)
+    (slot,) = (slot for (_, slot), name in bench.names.items() if name == "b0")
+    assert bench.manager.core.pools[KV].meta["uses"][slot] == 0
+
+
+def test_what_no_spec_keeps_cannot_be_asked_for(generate: Generate) -> None:
+    bench = Bench(generate(LFU))
+    keys = bench.keys("a", 1)
+    fill = bench.manager.reserve(keys, 0, 1)
+    for keeping in ({"priority": 1}, {"ttl": 5}, {"ttl": 0}):
+        with pytest.raises(ValueError, match=r"priority|expires|ttl"):
+            bench.manager.publish(fill, **keeping)  # type: ignore[arg-type]
+    bench.manager.publish(fill)
+    with pytest.raises(ValueError, match="0 to 255"):
+        dear = Bench(generate(PRIORITY))
+        dear.put("a", 1, priority=256)
+
+
+# ---- deadlines ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Clock:
+    """Stands still until it is set."""
+
+    now: int = 1
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_what_has_ended_is_found_no_more_and_is_free_as_its_readers_leave(generate: Generate) -> None:
+    clock = Clock()
+    bench = Bench(generate(TTL), clock=clock)
+    bench.put("a", 1)
+    bench.put("b", 2, after="a", ttl=10)
+    bench.put("c", 1, after="b")  # never ends by itself, but stands behind what does
+    lease = bench.manager.acquire(bench.answer("c", 3))  # a0 b0 b1
+    free = bench.manager.core.pools[KV].free
+    clock.now = 10
+    assert bench.held("c") == 4
+    clock.now = 11
+    stale = bench.answer("c")
+    assert bench.held("c") == bench.held("b") == 1
+    assert stale.now == bench.manager.profile.granule
+    pool = bench.manager.core.pools[KV]
+    assert pool.free == free + 1  # c0, which nobody reads
+    assert lease.length == 3 * bench.manager.profile.granule  # goes on
+    bench.manager.release(lease)
+    assert pool.free == free + 3
+    assert bench.manager.audit().ok
+    bench.put("b", 2, after="a", ttl=10)  # anew
+    assert bench.held("b") == 3
+
+
+@pytest.mark.parametrize("ask", ["acquire", "reserve", "boundaries", "loadable", "publish"])
+def test_every_call_sees_that_the_time_is_over(generate: Generate, ask: str) -> None:
+    clock = Clock()
+    bench = Bench(generate(TTL), clock=clock, slots=8)
+    bench.put("a", 2, ttl=10)
+    manager, answer = bench.manager, bench.answer("a")
+    keys = bench.keys("b", 1, after="a")
+    fill = manager.reserve(keys, 2, 3)
+    clock.now = 11
+    if ask == "acquire":
+        with pytest.raises(Refused) as refused:
+            manager.acquire(answer)
+        assert refused.value.refusal.name == "STALE"
+    elif ask == "reserve":
+        manager.reserve(bench.keys("c", 1), 0, 1)
+    elif ask == "publish":
+        with pytest.raises(Refused) as refused:
+            manager.publish(fill)
+        assert refused.value.refusal.name == "GAP"
+    else:
+        assert not len(getattr(manager, ask)(bench.chains["a"]))
+    assert manager.core.pools[KV].free >= 6  # both of a's are free
+    assert manager.audit().ok
+
+
+def test_published_again_it_lasts_as_long_as_the_last_of_its_publishers_said(generate: Generate) -> None:
+    clock = Clock()
+    bench = Bench(generate(TTL), clock=clock)
+    bench.put("a", 2, ttl=10)
+    keys = bench.chains["a"]
+    for ttl, until in ((20, 21), (5, 21)):
+        bench.manager.publish(bench.manager.reserve(keys, 0, 1), ttl=ttl)  # the first granule only
+        assert set(bench.manager.core.pools[KV].meta["expires"].tolist()) >= {until, 11}
+    clock.now = 11
+    assert bench.held("a") == 1  # the second has ended, the first has not
+    clock.now = 20
+    assert bench.held("a") == 1
+    clock.now = 21
+    assert bench.held("a") == 0
+    bench.manager.publish(bench.manager.reserve(keys, 0, 2), ttl=10)
+    bench.manager.publish(bench.manager.reserve(keys, 0, 2))  # and now for good
+    clock.now = 1000
+    assert bench.held("a") == 2
+    assert not bench.manager.core.deadlines
+
+
+def test_a_window_ends_by_its_own_deadline(generate: Generate) -> None:
+    clock = Clock()
+    edit = Edit(TAIL, meta=("expires: u64",), order=("{by: expires, first: lowest}",))
+    bench = Bench(generate(edit), model="tiny_deepseek_v4", clock=clock)
+    bench.put("a", 1)
+    bench.put("b", 1, after="a", ttl=10)
+    assert bench.held("b") == 2
+    clock.now = 11
+    answer = bench.answer("b")
+    assert answer.now == bench.manager.profile.granule  # the tail at the first boundary has not ended
+    assert answer.objects[KV].length == 2 * bench.manager.profile.granule
+    assert bench.manager.audit().ok
+
+
+def test_what_ends_is_not_stored(generate: Generate, tmp_path: Path) -> None:
+    clock = Clock()
+    with store_for("llama", tmp_path) as store:
+        bench = Bench(generate(TTL), clock=clock, store=store)
+        bench.put("a", 1)
+        bench.put("b", 1, ttl=10)
+        assert bench.manager.persist(bench.chains["b"]) == 0
+        clock.now = 11
+        bench.victims()
+        assert bench.answer("a").kind == "HIT_PENDING"
+        assert bench.answer("b").kind == "MISS"
+
+
+def test_what_is_packed_and_expanded_ends_when_it_was_to_end(generate: Generate) -> None:
+    clock = Clock()
+    profile = PROFILES["tiny_deepseek_v4"]
+    slots = dict.fromkeys(profile.kinds, 16)
+    manager = Manager(profile, slots, NumpyBackend(), kinds=generate(TTL), clock=clock, cold=8)
+    keys = manager.keys(list(range(2 * profile.granule)))
+    manager.publish(manager.reserve(keys, 0, 2), ttl=10)
+    assert manager.pack(keys) == 2
+    assert manager.expand(keys, 2 * profile.granule + 1).now == 2 * profile.granule
+    clock.now = 11
+    assert manager.match(keys, 2 * profile.granule + 1).now == 0
+    assert manager.audit().ok
+
+
+# ---- budgets --------------------------------------------------------------------------------------------------------
+
+
+QUARTER = Edit(meta=("tenant: u32",), more=("budget: {tenant: 25}",))
+
+
+def shares(bench: Bench) -> list[int]:
+    return [bench.held(name) for name in bench.chains]
+
+
+def test_a_tenant_that_is_alone_may_have_the_whole_pool(generate: Generate) -> None:
+    bench = Bench(generate(QUARTER), slots=16)
+    for number in range(4):
+        bench.put(f"a{number}_", 4, salt=b"a")
+    assert shares(bench) == [4, 4, 4, 4]
+    bench.put("more", 4, salt=b"a")  # gives of its own
+    assert shares(bench) == [0, 4, 4, 4, 4]
+
+
+def test_who_is_over_its_budget_gives_first_though_others_are_older(generate: Generate) -> None:
+    bench = Bench(generate(QUARTER), slots=16)
+    bench.put("old", 4, salt=b"b")  # as much as its budget
+    for number in range(3):
+        bench.put(f"a{number}_", 4, salt=b"a")
+    bench.gone.clear()
+    bench.put("c", 4, salt=b"c")  # a third one wants room: of those over their budgets, the oldest go
+    assert bench.went() == ["a0_3", "a0_2", "a0_1", "a0_0"]
+    bench.put("a3_", 4, salt=b"a")  # it would be over: of its own
+    assert bench.went()[4:] == ["a1_3", "a1_2", "a1_1", "a1_0"]
+    assert bench.held("old") == bench.held("c") == 4
+    assert bench.manager.audit().ok
+
+
+def test_without_budgets_the_oldest_goes_whosever_it_is(generate: Generate) -> None:
+    bench = Bench(generate(Edit(meta=("tenant: u32",))), slots=16)
+    bench.put("old", 4, salt=b"b")
+    for number in range(3):
+        bench.put(f"a{number}_", 4, salt=b"a")
+    bench.put("a3_", 4, salt=b"a")
+    assert bench.held("old") == 0
+
+
+def test_under_pressure_a_quiet_tenant_keeps_its_budget(generate: Generate) -> None:
+    """One floods the pool, another comes back now and then: what it had within its budget is there each time."""
+    kinds = {True: generate(QUARTER), False: generate(Edit(meta=("tenant: u32",)))}
+    hits = {}
+    for fair in kinds:
+        bench = Bench(kinds[fair], slots=32)
+        bench.put("quiet", 8, salt=b"quiet")
+        hits[fair] = 0
+        for number in range(30):
+            bench.put(f"flood{number}_", 6, salt=b"flood")
+            if not number % 6:
+                hits[fair] += bench.held("quiet") == 8
+        assert bench.manager.audit().ok
+    assert hits == {True: 5, False: 1}
+
+
+def test_when_nothing_of_its_own_can_go_others_give(generate: Generate) -> None:
+    bench = Bench(generate(QUARTER), slots=16)
+    bench.put("b", 4, salt=b"b")
+    bench.put("a", 12, salt=b"a")
+    lease = bench.manager.acquire(bench.answer("a"))
+    bench.put("c", 2, salt=b"c")  # a is over, but holds on to it
+    assert bench.held("b") == 2
+    bench.manager.release(lease)
+
+
+def test_whose_slots_are_is_counted_as_they_come_and_go(generate: Generate) -> None:
+    kinds, profile = generate(QUARTER), PROFILES["llama"]
+    for seed in range(10):
+        chance, manager = random.Random(seed), Manager(profile, {KV: 24}, NumpyBackend(), kinds=kinds)
+        pool, fills = manager.core.pools[KV], []
+        for _ in range(60):
+            salt = bytes([chance.randint(1, 4)])
+            start = chance.randint(0, 9) * 10_000
+            keys = manager.keys(list(range(start, start + chance.randint(1, 6) * profile.granule)), salt=salt)
+            try:
+                fills.append(manager.reserve(keys, 0, len(keys)))
+            except Refused:
+                pass
+            while fills and (len(fills) > 2 or chance.random() < 0.5):
+                fill = fills.pop(0)
+                (manager.publish if chance.random() < 0.7 else manager.abandon)(fill)
+            if chance.random() < 0.1:
+                manager.reset()
+                while fills:
+                    manager.abandon(fills.pop())
+            busy = np.setdiff1d(np.arange(len(pool)), pool.free_slots)
+            counted = {tenant: count for tenant, count in pool.usage.items() if count}
+            tenants, counts = np.unique(pool.meta["tenant"][busy], return_counts=True)
+            assert counted == dict(zip(tenants.tolist(), counts.tolist(), strict=True)), f"seed {seed}"
+
+
+def test_a_number_goes_to_another_tenant_once_nothing_is_left_of_the_first(generate: Generate) -> None:
+    bench = Bench(generate(Edit(meta=("tenant: u16",), more=("budget: {tenant: 25}",))), slots=8)
+    core = bench.manager.core
+    core._tenants._most = 4  # as if the field were as narrow  # type: ignore[union-attr]
+    for number in range(20):
+        bench.put(f"p{number}_", 4, salt=bytes([number]))
+    assert 0 < min(core.pools[KV].usage) and max(core.pools[KV].usage) <= 4
+    assert bench.manager.audit().ok
+
+
+def test_a_kind_keeps_to_its_share_of_the_pool(generate: Generate) -> None:
+    bench = Bench(generate(Edit(more=("budget: {kind: 50}",))), slots=16)
+    bench.put("a", 6)
+    lease = bench.manager.acquire(bench.answer("a"))
+    bench.put("b", 4)  # 8 may be cached, and 6 are leased
+    assert (bench.held("a"), bench.held("b")) == (6, 2)
+    bench.put("c", 8)
+    assert bench.held("b") + bench.held("c") == 2
+    bench.manager.release(lease)
+    assert bench.manager.core.pools[KV].free == 8
+    bench.put("d", 12)  # more than its share: the beginning stays
+    assert bench.held("d") == 8
+    assert bench.manager.audit().ok
+
+
+# ---- what goes along, and what stays --------------------------------------------------------------------------------
+
+
+def test_what_hangs_on_a_granule_goes_with_it(generate: Generate) -> None:
+    edit = Edit(more=(f"cascade: [{INDEXER}, {WINDOW}, {TAIL}]",))
+    bench = Bench(generate(edit), model="tiny_deepseek_v4")
+    bench.put("a", 2)
+    bench.put("b", 2, after="a")
+    bench.put("other", 1)
+    assert bench.manager.evict(KV, 1) == 1
+    assert bench.went(KV) == bench.went(INDEXER) == ["b1"]
+    assert bench.went(WINDOW) == bench.went(TAIL) == ["b2"]  # at the boundary behind it
+    assert bench.held("b") == 2 and bench.held("other") == 1
+    assert bench.manager.evict(KV, 3) == 3
+    assert sorted(bench.went(INDEXER)) == ["a0", "a1", "b0", "b1"]
+    assert bench.manager.core.pools[INDEXER].free == bench.slots - 1
+    assert bench.manager.audit().ok
+
+
+def test_without_a_cascade_it_stays(generate: Generate) -> None:
+    bench = Bench(generate(Edit(order=(LAST_USE,))), model="tiny_deepseek_v4")
+    bench.put("a", 2)
+    assert bench.manager.evict(KV, 2) == 2
+    assert not bench.went(INDEXER) and not bench.went(TAIL)
+
+
+def test_what_ends_takes_along_what_hangs_on_it(generate: Generate) -> None:
+    clock = Clock()
+    edit = Edit(meta=("expires: u64",), more=(f"cascade: [{INDEXER}, {TAIL}]",))
+    bench = Bench(generate(edit), model="tiny_deepseek_v4", clock=clock)
+    bench.put("a", 1)
+    bench.put("b", 1, after="a", ttl=10)
+    lease = bench.manager.acquire(bench.answer("b"))
+    clock.now = 11
+    assert bench.held("b") == 1
+    assert not bench.went(INDEXER)
+    bench.manager.release(lease)
+    assert bench.went(INDEXER) == ["b0"] and bench.went(TAIL) == ["b1"]
+    assert bench.manager.audit().ok
+
+
+def test_a_tombstone_tells_what_was_evicted_from_what_never_was(generate: Generate) -> None:
+    edits = [Edit(kind, leaves="tombstone") for kind in (KV, TAIL)]
+    bench = Bench(generate(*edits), model="tiny_deepseek_v4", slots=8)
+    for name in ("a", "b"):
+        bench.put(name, 2)
+    bench.keys("never", 2)
+
+    def said(name: str) -> list[str]:
+        return [bench.answer(name).objects[kind].verdict for kind in (KV, INDEXER, TAIL, WINDOW)]
+
+    assert said("a") == ["HIT"] * 4 and said("never") == ["MISS"] * 4
+    bench.manager.evict(KV, 2)
+    assert said("a") == ["EVICTED", "MISS", "MISS", "MISS"]
+    bench.manager.evict(TAIL, 1)
+    assert said("a") == ["EVICTED", "MISS", "EVICTED", "MISS"]
+    assert said("never") == ["MISS"] * 4 and said("b") == ["HIT"] * 4
+    bench.put("a", 2)
+    assert said("a") == ["HIT"] * 4
+    bench.manager.evict(KV, 8)
+    bench.manager.reset()
+    assert said("a") == ["MISS"] * 4
+    for number in range(9):  # the oldest are forgotten
+        bench.put(f"p{number}_", 1)
+        bench.manager.evict(KV, 1)
+    assert [said(f"p{number}_")[0] for number in range(9)] == ["MISS", *["EVICTED"] * 8]
+
+
+def test_nothing_is_left_where_the_spec_says_so(generate: Generate, tmp_path: Path) -> None:
+    """``disk_copy``: what is published is stored at once. Another word: it is not."""
+    with store_for("tiny_deepseek_v4", tmp_path) as store:
+        bench = Bench(generate(Edit(TAIL, leaves="nothing")), model="tiny_deepseek_v4", store=store)
+        bench.put("a", 1)
+        keys, stored = bench.chains["a"], {}
+        for kind, place in ((KV, 0), (INDEXER, 0), (TAIL, 1), (WINDOW, 1)):
+            names = bench.manager.object_of(keys.digests, keys.salt, kind, np.array([place]))
+            stored[kind] = bool(store.contains(names)[0])
+        assert stored == {KV: True, INDEXER: True, TAIL: False, WINDOW: True}
+        assert bench.manager.persist(keys) == 1  # unless somebody asks for it
+        for kind in (KV, TAIL):
+            bench.manager.evict(kind, 1)
+        assert bench.answer("a").kind == "HIT_PENDING"
+
+
+def store_for(model: str, folder: Path) -> LocalStore:
+    profile = PROFILES[model]
+    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
+    namespace = Namespace(profile.identity, layouts, f"scores={profile.scores}")
+    return LocalStore(folder, namespace, budget_bytes=1 << 30)
