@@ -688,12 +688,13 @@ class Manager:
             return found
 
     def metadata_bytes(self) -> int:
-        """Bytes of words, metadata, free stacks, index and eviction queues: everything but arenas and live requests."""
+        """Bytes of words, metadata, free stacks, index and what eviction keeps: all but arenas and live requests."""
         with self.lock.lock:
             pools = sum(pool.metadata_bytes for pool in self.core.pools.values())
             heaps = sum(leaves.nbytes for leaves in self.core.leaf_first.values())
             flat = sum(16 * len(flat.places) for flat in self.core.flat.values())
-            return pools + heaps + flat + self.core.index.nbytes
+            stones = sum(stones.nbytes for stones in self.core.tombstones.values())
+            return pools + heaps + flat + stones + self.core.deadlines.nbytes + self.core.index.nbytes
 
     @property
     def tickets(self) -> Mapping[int, Ticket]:
