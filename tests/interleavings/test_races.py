@@ -63,7 +63,7 @@ def test_a_lease_that_was_given_back_shows_nothing() -> None:
     world.fill(world.p, 0, 1)
     lease = world.manager.acquire(world.manager.match(world.p))
     world.manager.release(lease)
-    with pytest.raises(Refused, match="given back"):
+    with pytest.raises(Refused, match="released already"):
         lease.view("swa_window", "rows", 0)
 
 
