@@ -2,11 +2,15 @@
 
 The cases S21 and S24; how an engine's words map onto the manager's is said in ``engine.py``, and besides:
 
-* A request is admitted whole or not at all: the engine that computes a prompt in chunks keeps the rows of a chunk in
-  flight in its own workspace, and a row of ours begins with the window that the chunk leaves. One token is in flight.
+* A chunk of a prompt is admitted, or extends a row, whole or not at all. Where the engine keeps the rows of a chunk in
+  flight in its own workspace, a row begins with the window that the chunk leaves, and one token is in flight. Where it
+  writes them into the window's blocks, the profile *retains* as many tokens, and the ring is as wide as the cap says.
+* *Asked to fit whole*: ``need`` of the whole prompt against the pools, before its first chunk is admitted.
 * *Reserved for others* are slots that a fill holds.
 
-Of the groups that engines know, chunked-local attention is no object of ours, so its caps and releases have no test.
+Chunked-local attention is no object of ours. Its cap, "chunk 1,024: 128 and 192", is that of a window that begins at
+multiples of 1,024 and ends in whole blocks: the chunk and the tokens in flight, in blocks, and none more. Its releases
+have no test.
 """
 
 from __future__ import annotations
@@ -32,6 +36,15 @@ def with_window(bench: Any, window: int, kv: int, windows: int, **options: Any) 
     return Engine(bench.manager(profile, {KV: kv, WINDOW: windows}, **options))
 
 
+def in_flight(bench: Any, window: int, flight: int, kv: int, windows: int) -> Engine:
+    """The same, with blocks for so many tokens in flight beside those that a query reads."""
+    profile = bench.profile(
+        16, bench.group("full", KV, 16, 16), bench.window(16, 16),
+        window=window, window_policy="blocks", window_block=16, retained=flight,
+    )  # fmt: skip
+    return Engine(bench.manager(profile, {KV: kv, WINDOW: windows}))
+
+
 @pytest.mark.parametrize(("window", "cap"), [(16, 2), (17, 2), (18, 3), (33, 3), (64, 5), (1024, 65)])
 def test_S21_admission_counts_what_a_window_can_hold_at_once(bench: Any, window: int, cap: int) -> None:
     """A prompt of 2048 tokens needs 128 full blocks, and of window blocks only those that it can hold at once.
@@ -51,6 +64,100 @@ def test_S21_admission_counts_what_a_window_can_hold_at_once(bench: Any, window:
     assert refused.value.refusal is Reason.ADMISSION and WINDOW in refused.value.detail
     assert few.free() == 132
     bench.audited(few.manager)
+
+
+@pytest.mark.parametrize(("flight", "cap"), [(1024, 129), (2048, 193)])
+def test_S21_tokens_in_flight_widen_the_cap(bench: Any, flight: int, cap: int) -> None:
+    """A window of 1024 in blocks of 16: a chunk in flight has blocks beside those that its first token reads.
+
+    Prompts of chunks that end anywhere never hold more, and while a chunk is in flight every row that its first token
+    reads is there. With one block less in the pool, no prompt of that length is admitted.
+    """
+    engine = in_flight(bench, 1024, flight, 512, cap)
+    manager, requests = engine.manager, engine.manager.requests
+    assert requests.window_width == cap == -(-(1023 + flight) // 16) + 1
+    row = requests.admit(100)
+    held = 0
+    while requests.tokens[row] + flight <= 8192:
+        start = int(requests.tokens[row])
+        requests.extend(row, flight)
+        for position in range(max(0, start - 1023), start + flight, 16):
+            requests.resolve_entry(row, position // 16 % cap)
+            assert requests.window_blocks([row])[0, position // 16 % cap] == position // 16
+        held = max(held, int((requests.window_table([row]) != GUARD).sum()))
+    assert held == cap and manager.core.pools[WINDOW].free == 0
+    bench.audited(manager)
+    few = in_flight(bench, 1024, flight, 512, cap - 1)
+    with pytest.raises(Refused) as refused:
+        few.manager.requests.admit(8192)
+    assert refused.value.refusal is Reason.ADMISSION
+
+
+@pytest.mark.parametrize(("flight", "cap"), [(1024, 128), (2048, 192)])
+def test_S21_a_chunk_that_begins_in_a_block_of_its_own_needs_none_more(bench: Any, flight: int, cap: int) -> None:
+    """What chunked-local groups of 1,024 hold at most: blocks from the start of a chunk to the end of those in flight.
+
+    Our window holds one block more, since it begins within a block; over chunks that begin at multiples of 1,024 it
+    resolves exactly these, and the one before is never asked for.
+    """
+    engine = in_flight(bench, 1024, flight, 512, cap + 1)
+    requests = engine.manager.requests
+    row = requests.admit(1024)
+    for _ in range(2):
+        start = int(requests.tokens[row])
+        requests.extend(row, flight)
+        first = (start - 1) // 1024 * 1024  # of the chunk before, which is in flight as well
+        asked = {position // 16 for position in range(first, start + flight)}
+        assert len(asked) == cap
+        assert {int(requests.window_blocks([row])[0, block % (cap + 1)]) for block in asked} == asked
+    bench.audited(engine.manager)
+
+
+def test_S21_a_prompt_that_fits_whole_is_admitted_for_its_first_chunk(bench: Any) -> None:
+    """A window of 64, at most 128 tokens in flight: 512 tokens need 32 full blocks and 13 of the window, not 32.
+
+    Admitted for the first 16, the prompt is then computed in chunks of 128 and never needs more than it was asked for.
+    """
+    engine = in_flight(bench, 64, 128, 32, 13)
+    manager, requests = engine.manager, engine.manager.requests
+    whole = requests.need(512, 0)
+    assert whole == {KV: 32, WINDOW: 13}
+    assert all(count <= manager.core.capacity(kind) for kind, count in whole.items())
+    row = requests.admit(16)
+    assert (engine.free(KV), engine.free(WINDOW)) == (31, 12)
+    for chunk in (112, 128, 128, 128):
+        requests.extend(row, chunk)
+        bench.audited(manager)
+    assert requests.tokens[row] == 512 and (engine.free(KV), engine.free(WINDOW)) == (0, 0)
+    with pytest.raises(Refused) as refused:
+        requests.extend(row, 1)
+    assert refused.value.refusal is Reason.ADMISSION
+
+
+def test_S21_a_first_chunk_counts_what_is_reserved_for_others(bench: Any) -> None:
+    """A prompt of 128 tokens, its first 16 of a pool of 10: with 4 reserved for others admitted, with 10 refused.
+
+    The rest waits until they are back, and keeps its first block meanwhile.
+    """
+    profile = bench.profile(16, bench.group("full", KV, 16, 16))
+    engine = Engine(bench.manager(profile, 10))
+    manager, requests = engine.manager, engine.manager.requests
+    others = manager.keys(list(range(1000, 1160)))
+    fill, rest = manager.reserve(others, 0, 4), manager.reserve(others, 4, 10)
+    with pytest.raises(Refused) as refused:
+        requests.admit(16)
+    assert refused.value.refusal is Reason.POOL_FULL
+    manager.abandon(rest)
+    row = requests.admit(16)
+    first = requests.table(KV, [row]).tolist()
+    with pytest.raises(Refused) as refused:
+        requests.extend(row, 112)  # seven more, and five are free
+    assert refused.value.refusal is Reason.POOL_FULL
+    assert (requests.tokens[row], requests.table(KV, [row]).tolist(), engine.free()) == (16, first, 5)
+    manager.abandon(fill)
+    requests.extend(row, 112)
+    assert (requests.tokens[row], engine.free()) == (128, 2)
+    bench.audited(manager)
 
 
 def test_S21_a_short_prompt_counts_its_own_blocks(bench: Any) -> None:
