@@ -10,39 +10,52 @@ A tenant is the salt of its keys. Budgets are soft: one that is alone may have t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection
 
 from .pool import Pool
 
+_AT_FIRST = 1024
 Evict = Callable[[int, frozenset[int] | None], int]
 """Evicts up to so many slots of some tenants (None: of anybody) in the spec's order; returns how many went."""
 
 
 class Tenants:
-    """Numbers for salts, from 1 on; one whose slots are all free may go to another salt.
+    """Numbers for salts, from 1 on. One whose slots are all free may go to another salt.
 
     Args:
-        most: the greatest number. Once all are in use, further salts share it.
+        most: the greatest number. While all others are in use, further salts share it.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._numbers: dict[bytes, int] = {}
         self._spare: list[int] = []
+        self._room = min(_AT_FIRST, most - 1)  # so many numbers are given before unused ones are looked for
 
-    def number(self, salt: bytes, pools: Iterable[Pool]) -> int:
+    def number(self, salt: bytes, pools: Collection[Pool]) -> int:
         """The number of a salt, a new one if it has none; ``pools`` say which are in use."""
         if (known := self._numbers.get(salt)) is not None:
             return known
-        if not self._spare and len(self._numbers) == self._most - 1:
-            used = {tenant for pool in pools for tenant, count in pool.usage.items() if count}
-            self._spare = [number for number in self._numbers.values() if number not in used]
-            self._numbers = {held: number for held, number in self._numbers.items() if number in used}
-        if not self._spare and len(self._numbers) == self._most - 1:
+        if not self._spare and len(self._numbers) >= self._room:
+            self._forget_unused(pools)
+            self._room = min(max(self._room, 2 * len(self._numbers)), self._most - 1)
+        if self._spare:
+            number = self._spare.pop()
+        elif len(self._numbers) < self._room:
+            number = len(self._numbers) + 1
+        else:
             return self._most
-        number = self._spare.pop() if self._spare else len(self._numbers) + 1
         self._numbers[salt] = number
         return number
+
+    def _forget_unused(self, pools: Collection[Pool]) -> None:
+        """Take back the numbers of tenants that have no slot in any pool."""
+        used = {tenant for pool in pools for tenant, count in pool.usage.items() if count}
+        for pool in pools:
+            pool.usage = Counter({tenant: count for tenant, count in pool.usage.items() if count})
+        self._spare = [number for number in self._numbers.values() if number not in used]
+        self._numbers = {salt: number for salt, number in self._numbers.items() if number in used}
 
 
 def evict_in_turn(pool: Pool, budget: int, count: int, tenant: int | None, want: int, evict: Evict) -> int:

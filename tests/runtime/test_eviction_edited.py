@@ -25,6 +25,7 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 from kvfsm.runtime.table import Fired, Table
+from kvfsm.runtime.tenants import Tenants
 
 REPO = Path(__file__).parents[2]
 KV, INDEXER, TAIL, WINDOW = "compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"
@@ -551,7 +552,7 @@ def test_whose_slots_are_is_counted_as_they_come_and_go(generate: Generate) -> N
 def test_a_number_goes_to_another_tenant_once_nothing_is_left_of_the_first(generate: Generate) -> None:
     bench = Bench(generate(Edit(meta=("tenant: u16",), more=("budget: {tenant: 25}",))), slots=8)
     core = bench.manager.core
-    core._tenants._most = 4  # as if the field were as narrow  # type: ignore[union-attr]
+    core._tenants = Tenants(4)  # as if the field were as narrow
     for number in range(20):
         bench.put(f"p{number}_", 4, salt=bytes([number]))
     assert 0 < min(core.pools[KV].usage) and max(core.pools[KV].usage) <= 4
