@@ -109,5 +109,7 @@ def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
             known[f"given up {number}"] = given_up.slots[kind]
     if kind in core.scratch:
         known["scratch"] = core.scratch[kind]
+    for number, (source, copies) in enumerate(manager.packer.open if kind == "compressed_kv" else ()):
+        known[f"packing {number}"] = np.concatenate((copies, np.setdiff1d(source, known["index"])))
     known["live requests"] = manager.requests.slots(kind)
     return {name: np.asarray(slots, np.intp) for name, slots in known.items()}

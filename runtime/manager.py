@@ -28,7 +28,6 @@ from .errors import Refused
 from .fill import Fill
 from .generated import KINDS, Refusal
 from .isolation import CLEAN, Isolation
-from .keeping import NEVER, Keeping
 from .keys import Keys, Media
 from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
@@ -146,7 +145,7 @@ class Manager:
         self._voided = 0  # the last number of a lease or fill over memory that is gone
         self.matcher = self._make_matcher()
         self.loader = Loader(self)
-        self._packer = Packer(self)
+        self.packer = Packer(self)
         self.storer = Storer(self)
         self.requests = RequestTable(self, rows)
 
@@ -423,7 +422,7 @@ class Manager:
                 on is overdue or was revoked; the fill is then still the caller's.
         """
         self.check_open(fill)
-        self._check_keeping(priority, ttl)
+        self.check_keeping(priority, ttl)
         for (kind, part, layer), data in fill.staged().items():
             self.write(kind, part, layer, fill.slots[kind], data)
         with self.lock:
@@ -439,7 +438,7 @@ class Manager:
             fill.close()
             spot = core.index.extend(fill.digests, fill.stop)
             kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
-            keeping = Keeping(priority, NEVER if ttl is None else clock + ttl, core.tenant(fill.salt))
+            keeping = core.keeping(clock, priority, ttl, fill.salt)
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
             core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
             writing = self.store is not None and self._writes == "write_through" and not fill.lossy and ttl is None
@@ -518,7 +517,7 @@ class Manager:
 
     def pack(self, keys: Keys, start: int = 0, *, lossy: bool = False) -> int:
         """Move compressed KV of a chain from granule ``start`` on into its cold form; returns the granules packed."""
-        return self._packer.pack(keys, start, lossy)
+        return self.packer.pack(keys, start, lossy)
 
     def expand(self, keys: Keys, tokens: int | None = None) -> Answer:
         """Expand packed compressed KV of a chain; returns what a fresh match says."""
@@ -819,7 +818,7 @@ class Manager:
         if self._recorder is not None:
             self._recorder.watch(tables, self.lock.lock)
 
-    def _check_keeping(self, priority: int, ttl: int | None) -> None:
+    def check_keeping(self, priority: int, ttl: int | None) -> None:
         """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
         if ttl is not None and ttl < 1:
             raise ValueError(f"ttl={ttl}; give at least one tick of the clock")

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 
 class Packer:
-    """Packs for a manager."""
+    """Packs for a manager.
+
+    Attributes:
+        open: what is being packed just now, from which slots into which; the index may not find the former any more.
+    """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self.open: list[tuple[Slots, Slots]] = []
 
     def pack(self, keys: Keys, start: int, lossy: bool) -> int:
         """See ``Manager.pack``. Granules that other branches still read at once, or that are in use, stay."""
@@ -56,11 +61,13 @@ class Packer:
             copies = pool.take(len(source), rules.take(FORM_PACKED), cold=True)
             before, made = pool.generations(source), pool.generations(copies)
             pool.must("compress_begin", source, "pack", expected=before)
+            self.open.append(packing := (source, copies))
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
             blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
         except BaseException:
             with manager.lock:
+                self._close(packing)
                 spot = core.index.locate(digests, high)
                 found = self._still_held(n, spot, low, source)
                 pool.must("compress_done", source, "pack", expected=before, ok=False)
@@ -70,6 +77,7 @@ class Packer:
                 core.offer(spot.segment, spot.at)
             raise
         with manager.lock:
+            self._close(packing)
             versions = pool.table.fields("version", source)
             was_lossy = pool.table.fields("lossy", source).astype(bool)
             pool.must("seal", copies, "pack", expected=made, layers=len(layout.layers), is_lossy=was_lossy | lossy)
@@ -85,6 +93,9 @@ class Packer:
             core.retire("compressed_kv", copies[~found])
             core.offer(spot.segment, spot.at)
             return int(found.sum())
+
+    def _close(self, packing: tuple[Slots, Slots]) -> None:
+        self.open = [one for one in self.open if one is not packing]
 
     def _still_held(self, n: int, spot: Spot, low: int, source: Slots) -> npt.NDArray[np.bool_]:
         """Which granules from ``low`` on the index still finds in their source slots.

@@ -187,7 +187,7 @@ class ForgetsLoss(Manager):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        pool, pack = self.core.pools["compressed_kv"], self._packer.pack
+        pool, pack = self.core.pools["compressed_kv"], self.packer.pack
         must = pool.must
         losing: set[int] = set()  # threads that pack with loss
 
@@ -202,7 +202,7 @@ class ForgetsLoss(Manager):
             return pack(keys, start, lossy)
 
         pool.must = forgetting  # type: ignore[method-assign]
-        self._packer.pack = told  # type: ignore[method-assign]
+        self.packer.pack = told  # type: ignore[method-assign]
 
 
 class PacksOpenly(Manager):
@@ -210,7 +210,7 @@ class PacksOpenly(Manager):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        pool, packer = self.core.pools["compressed_kv"], self._packer
+        pool, packer = self.core.pools["compressed_kv"], self.packer
         must, set_ready = pool.must, packer._set_ready
         late: list[tuple[Any, ...]] = []
 
@@ -233,7 +233,7 @@ class PacksBlindly(Manager):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         everything = lambda n, spot, low, source: np.ones(len(source), np.bool_)  # noqa: E731
-        self._packer._still_held = everything  # type: ignore[method-assign]
+        self.packer._still_held = everything  # type: ignore[method-assign]
 
 
 class PacksAllOrNothing(Manager):
@@ -241,13 +241,13 @@ class PacksAllOrNothing(Manager):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        still_held = self._packer._still_held
+        still_held = self.packer._still_held
 
         def all_or_nothing(n: int, spot: Any, low: int, source: Any) -> Any:
             found = still_held(n, spot, low, source)
             return found if found.all() else np.zeros_like(found)
 
-        self._packer._still_held = all_or_nothing  # type: ignore[method-assign]
+        self.packer._still_held = all_or_nothing  # type: ignore[method-assign]
 
 
 def _unpin_by_force(table: Any, slots: Any) -> None:

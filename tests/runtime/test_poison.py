@@ -394,3 +394,31 @@ def test_the_lock_is_made_once_and_is_a_context_manager_only() -> None:
     with pytest.raises(Refused):
         manager.acquire(manager.match(keys_of(manager, 3)))
     assert manager.audit().ok and len(made) == 1 and made[0].inside == 0
+
+
+def test_an_audit_while_something_is_packed_poisons_nothing() -> None:
+    """Half of the copies are made, and the chain that they are of has ended: nobody but the packer knows its slots."""
+
+    class Slow(NumpyBackend):
+        meanwhile: Callable[[], object] = list
+
+        def pack(self, layout: Any, data: Any, lossy: bool = False) -> list[bytes]:
+            self.meanwhile()
+            return super().pack(layout, data, lossy)
+
+    backend = Slow()
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), backend, cold=4)
+    keys, found = keys_of(manager), []
+    put(manager, keys, 0, 2)
+    backend.meanwhile = lambda: found.append(manager.audit())
+    assert manager.pack(keys) == 2
+    manager.expire(keys)
+    put(manager, keys, 0, 2)
+
+    def expire() -> None:
+        manager.expire(keys)
+        found.append(manager.audit())
+
+    backend.meanwhile = expire
+    assert manager.pack(keys) == 0
+    assert [one.violations for one in found] == [(), ()] and manager.audit().ok
