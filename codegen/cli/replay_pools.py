@@ -71,6 +71,13 @@ def ample(trace: RequestTrace, profile: Profile, chunk: int, concurrency: int) -
     return slots
 
 
+def largest(trace: RequestTrace, profile: Profile) -> int:
+    """Slots that the load of a trace's longest prompt fills at most."""
+    granules = -(-max(asked.prompt for asked in trace.requests) // profile.granule)
+    slots = _chunk_slots(profile, granules * profile.granule) | _row_slots(profile)
+    return sum(slots.values())
+
+
 def divided(memory: int, profile: Profile, chunk: int, concurrency: int) -> dict[str, int]:
     """Slots of each kind in so many bytes of a profile's real slots: what live requests need, then equal prefixes.
 

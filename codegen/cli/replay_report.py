@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from ...runtime.profile import Profile
 from .replay_pools import real_bytes
-from .replay_run import TIERS, Tally
+from .replay_service import TIERS as LOADED
+from .replay_setting import Setting
+from .replay_tally import TIERS, Tally, Waits
 from .replay_trace import RequestTrace
 
 SHOWN = 5
 """Rejections that people are shown one by one; JSON has all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What was run: the profile with real slots and with its stand-ins, and the pools."""
-
-    profile: Profile
-    narrow: Profile
-    slots: Mapping[str, int]
-    chunk: int
-    seconds: float
 
 
 def mapping(block: int, granule: int) -> str:
@@ -45,8 +35,9 @@ def mapping(block: int, granule: int) -> str:
     return f"blocks of {block} tokens and granules of {granule} straddle each other; what ends inside one is not shared"
 
 
-def as_json(trace: RequestTrace, setting: Setting, tally: Tally) -> dict[str, Any]:
-    """The result as ``--json`` prints it."""
+def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
+    """The result as ``--json`` prints it; it took so many seconds by a real clock."""
+    trace, rules = setting.trace, setting.rules
     shared = sum(trace.shared())
     asked = sum(request.prompt for request in trace.requests)
     return {
@@ -75,12 +66,23 @@ def as_json(trace: RequestTrace, setting: Setting, tally: Tally) -> dict[str, An
         "deferred": tally.deferred,
         "preempted": tally.preempted,
         "rejected": dict(Counter(one.refusal for one in tally.rejected)),
+        "cancelled": tally.cancelled,
+        "live": len(tally.courses) - tally.ended - len(tally.rejected) - tally.cancelled,
+        "waits": {"all": asdict(tally.waits()), "resident_only": asdict(tally.waits(resident=True))}
+        | {queue.value: asdict(waits) for queue, waits in tally.by_queue().items()},
+        "first_token": asdict(tally.first_tokens()),
+        "virtual_seconds": round(tally.virtual_seconds, 3),
+        "in_flight": _in_flight(setting, tally),
+        "costs": asdict(rules.costs),
+        "steps": tally.steps,
+        "computed_tokens": tally.computed_tokens,
         "rejections": [asdict(one) for one in tally.rejected],
         "audits": tally.audits,
         "violations": [{"text": text, "times": times} for text, times in tally.violations.items()],
         "granule": setting.profile.granule,
         "block": trace.block,
-        "chunk": setting.chunk,
+        "chunk": rules.chunk,
+        "step_tokens": rules.step_tokens,
         "mapping": mapping(trace.block, setting.profile.granule),
         "prefixes": trace.prefixes,
         "ids": trace.ids,
@@ -89,15 +91,15 @@ def as_json(trace: RequestTrace, setting: Setting, tally: Tally) -> dict[str, An
         "stand_in_bytes": real_bytes(setting.slots, setting.narrow),
         "metadata_bytes": tally.metadata_bytes,
         "manager_seconds": round(tally.manager_seconds, 6),
-        "seconds": round(setting.seconds, 6),
+        "seconds": round(seconds, 6),
         "requests_per_second": _per_second(tally),
         "problems": [],
     }
 
 
-def text(trace: RequestTrace, setting: Setting, tally: Tally) -> list[str]:
+def text(setting: Setting, tally: Tally) -> list[str]:
     """The result in lines for people."""
-    profile = setting.profile
+    trace, profile = setting.trace, setting.profile
     served = f"{tally.ended:,} of {len(trace.requests):,} requests served on {profile.name}"
     lines = [
         f"{'well' if not tally.violations else 'WRONG'}: {served}{'' if tally.complete else ', then stopped'}",
@@ -117,15 +119,53 @@ def text(trace: RequestTrace, setting: Setting, tally: Tally) -> list[str]:
         lines.append(f"  not kept     window and tail at {tally.boundaries_lost:,} boundaries: no room")
     if tally.packed_granules:
         lines.append(f"  packed       {tally.packed_granules:,} granules")
-    lines.append(f"  waited       {tally.deferred:,} deferred, {tally.preempted:,} preempted, {_rejected(tally)}")
+    lines.append(
+        f"  admission    {tally.deferred:,} deferred, {tally.preempted:,} preempted, {_rejected(tally)}"
+        + (f", {tally.cancelled:,} given up" if tally.cancelled else "")
+    )
     lines += [f"    line {one.line}: {one.why}" for one in tally.rejected[:SHOWN]]
+    lines += _loads(setting, tally)
     lines += [
+        f"  waits        {_waits('all', tally.waits())}",
+        *(f"               {_waits(queue.value, waits)}" for queue, waits in tally.by_queue().items() if waits.count),
+        f"  virtual      {tally.virtual_seconds:,.1f} s, {tally.computed_tokens:,} tokens of prompts computed; first "
+        f"token after {tally.first_tokens().mean:,.0f} ms on average",
         f"  manager      {tally.manager_seconds:.2f} s: {_per_second(tally):,.0f} requests a second, "
         f"{tally.decoded_tokens:,} tokens decoded in {tally.steps:,} steps; {_size(tally.metadata_bytes)} of metadata",
         f"  audits       {tally.audits}, {len(tally.violations)} violations",
     ]
     lines += [f"    {text}{f' ({times} times)' if times > 1 else ''}" for text, times in tally.violations.items()]
     return lines
+
+
+def _in_flight(setting: Setting, tally: Tally) -> dict[str, Any]:
+    """What was under way at most, beside the limits."""
+    limits, flights = setting.rules.limits, tally.in_flight
+    return {"requests": {"most": tally.requests_most, "limit": limits.requests}} | {
+        tier: {
+            "blocks_most": flights.blocks_most[tier],
+            "blocks_limit": limits.blocks.get(tier),
+            "bytes_most": flights.bytes_most[tier],
+            "bytes_moved": flights.moved[tier],
+        }
+        for tier in LOADED
+    }
+
+
+def _loads(setting: Setting, tally: Tally) -> list[str]:
+    """What was under way at most, in lines."""
+    found, limits = tally.in_flight, setting.rules.limits
+    parts = [f"{tally.requests_most} of {limits.requests} requests"]
+    for tier in LOADED:
+        if found.moved[tier]:
+            blocks = f"{found.blocks_most[tier]:,} of {limits.blocks[tier]:,} slots from the {tier}"
+            parts.append(f"{blocks} ({_size(found.bytes_most[tier])}; {_size(found.moved[tier])} all together)")
+    return [f"  in flight    at most {', '.join(parts)}"]
+
+
+def _waits(name: str, waits: Waits) -> str:
+    ms = f"mean {waits.mean:,.0f} ms, p50 {waits.p50:,.0f}, p99 {waits.p99:,.0f}, max {waits.max:,.0f}"
+    return f"{name} {waits.count:,} requests: {ms}"
 
 
 def _strange(trace: RequestTrace) -> str:

@@ -1,87 +1,77 @@
-"""The run of a request trace through a manager: begin, decode together, publish, finish; audited as it goes.
+"""The run of a request trace through scheduler, admission, queues and manager; audited as it goes.
 
-Time is virtual. Requests come at the trace's times; a decoded token of all live requests takes ``STEP_MS``, the prompt
-nothing. A prompt is found by others as soon as its request has begun. Boundary kinds (window, tail) are kept at the
-ends of chunks as far as there is room for them.
+Time is virtual (``replay_clock.py``), and ``replay_service.py`` says what takes how long. The engine of a replay does
+one step after the other: it computes what the scheduler says, decodes a token for each request whose prompt is there,
+and publishes what it computed. Boundary kinds (window, tail) are kept at the ends of chunks as far as there is room for
+them. Instead of state a slot gets a tag that says whose it is, and who reads it looks.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ...runtime.answers import Answer, AnswerKind
+from ...runtime.admission import Limits
+from ...runtime.answers import Answer
 from ...runtime.errors import KvfsmError, Refused
 from ...runtime.keys import Keys
 from ...runtime.manager import Manager
+from ...runtime.scheduler import Live, Scheduler, Work
 from ...runtime.stores.store import StoreError
-from ...runtime.table import Fired
-from .replay_order import Order
-from .replay_tags import Tagger, Tags, tags_of
+from ...runtime.ticket import Ticket
+from .replay_clock import VirtualTime
+from .replay_lines import COMPUTE, FiveQueues, Journal, SingleLine
+from .replay_service import Costs, VirtualLoads
+from .replay_tags import Tagger, tags_of
+from .replay_tally import TIERS, Course, Rejected, Tally
 from .replay_trace import Asked, RequestTrace
-
-STEP_MS = 20.0
-"""Virtual milliseconds of a decoding step."""
-
-TIERS = ("memory", "packed", "store")
 
 FOR_ROOM = ("ADMISSION", "POOL_FULL", "TOO_MANY_READERS")
 """Refusals that a run without races may meet: too little of something. Any other is a fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """A request that was not served, and why."""
+class Rules:
+    """How a replay is served.
 
-    line: int
-    refusal: str
-    why: str
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a replay has counted so far; tokens of prompts unless said otherwise.
-
-    ``alone`` is what each kind could have served by itself; ``tiers`` where the slowest object of what was reused lay
-    when the request began. ``boundaries_lost`` were not kept for want of room. ``violations`` by their text: how often.
+    Attributes:
+        limits: of what is under way at once.
+        slot_bytes: of the real slots, by kind.
+        chunk: tokens between two boundaries that are kept, a multiple of the granule.
+        step_tokens: tokens of prompts that a step computes at most in each queue, and of one prompt; a multiple, too.
+        audit_every: requests between two audits, 0: none; there is one at the end in any case.
+        give_up_ms: after which a request that has not begun is given up; None: never.
+        costs: what takes how long.
+        single_line: one line for all in place of the five queues.
     """
 
-    begun: int = 0
-    ended: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    decoded_tokens: int = 0
-    alone: Counter[str] = field(default_factory=Counter)
-    verdicts: dict[str, Counter[str]] = field(default_factory=dict)
-    tiers: Counter[str] = field(default_factory=Counter)
-    evictions: Counter[str] = field(default_factory=Counter)
-    rejected: list[Rejected] = field(default_factory=list)
-    deferred: int = 0
-    preempted: int = 0
-    boundaries_lost: int = 0
-    packed_granules: int = 0
-    audits: int = 0
-    violations: dict[str, int] = field(default_factory=dict)
-    metadata_bytes: int = 0
-    manager_seconds: float = 0.0
-    steps: int = 0
-    complete: bool = False
-
-    def told(self, fired: Fired) -> None:
-        """Count evictions; for ``Manager(on_event=)``."""
-        if fired.event == "evict" and not fired.held:
-            self.evictions[fired.machine] += int(np.count_nonzero(fired.codes == 0))
+    limits: Limits
+    slot_bytes: dict[str, int]
+    chunk: int
+    step_tokens: int
+    audit_every: int = 0
+    give_up_ms: float | None = None
+    costs: Costs = field(default_factory=Costs)
+    single_line: bool = False
 
 
-@dataclass(slots=True)
-class _Live:
-    asked: Asked
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A live request; ``answer`` is what it was admitted with, ``row`` None while it waits."""
+
+    live: Live
     keys: Keys
+    left: int  # tokens still to decode
+    course: Course
+    answer: Answer | None = None
+    row: int | None = None
 
 
 class Replay:
@@ -89,50 +79,47 @@ class Replay:
 
     Args:
         trace: the requests.
-        manager: serves them; with a row for each live one, and ``on_event=tally.told``.
+        manager: serves them; with a row for each request that may have slots, and ``on_event=tally.told``.
         tally: what is counted.
-        order: whom to begin next.
-        chunk: tokens between two boundaries that are kept, a multiple of the granule.
-        audit_every: requests between two audits; there is one at the end, too.
+        rules: how they are served.
     """
 
-    def __init__(
-        self, trace: RequestTrace, manager: Manager, tally: Tally, order: Order, *, chunk: int, audit_every: int
-    ) -> None:
-        self.trace, self.manager, self.tally = trace, manager, tally
-        self._order = order
-        self._chunk = chunk // manager.profile.granule
-        self._audit_every = audit_every
+    def __init__(self, trace: RequestTrace, manager: Manager, tally: Tally, rules: Rules) -> None:
+        self.trace, self.manager, self.tally, self.rules = trace, manager, tally, rules
+        self.clock = VirtualTime()
+        self._journal = Journal(self.clock)
+        loads = VirtualLoads(self.clock, rules.costs, rules.slot_bytes, self._loads)
+        tally.in_flight = loads.in_flight
+        self.scheduler = Scheduler(
+            manager,
+            loads,
+            limits=rules.limits,
+            queues=SingleLine(self._journal) if rules.single_line else FiveQueues(self._journal),
+            budgets=dict.fromkeys(COMPUTE, float(rules.step_tokens)),
+            chunk=rules.step_tokens,
+            requests=len(trace.requests),
+            clock=lambda: self.clock.now,
+        )
+        self._chunk = rules.chunk // manager.profile.granule
         self._tagger = Tagger(manager)
         self._kinds = manager.core.kinds
         self._trailing = manager.core.trailing
         kv = manager.core.pools.get("compressed_kv")
         self._packs = kv is not None and len(kv) > kv.hot
-        self._live: dict[int, _Live] = {}  # by row, the oldest first
-        self._left = np.zeros(len(manager.requests.active), np.int64)  # tokens still to decode
-        self._full = False  # nobody begins until somebody has ended
-        self._counted: set[int] = set()  # requests whose reuse was counted: one that was preempted begins twice
+        self._runs: dict[int, _Run] = {}  # live requests by number
 
     def run(self, stopped: Callable[[], bool] = lambda: False, tell: Callable[[Tally], None] = lambda _: None) -> None:
-        """Serve all requests, or those until ``stopped`` says so; ``tell`` hears of each that has begun."""
-        coming, now = iter(self.trace.requests), 0.0
-        ahead = next(coming, None)
+        """Serve all requests, or those until ``stopped`` says so; ``tell`` hears after each step."""
+        first = self.trace.requests[0].at
+        self.clock.now = self.tally.begin = first
+        for asked in self.trace.requests:
+            self.clock.at(asked.at, partial(self._come, asked))
         try:
-            while not stopped():
-                while ahead is not None and ahead.at <= now:
-                    self._order.came(ahead)
-                    ahead = next(coming, None)
-                self._begin_all(tell, stopped)
-                if self._live:
-                    self._decode()
-                    now += STEP_MS
-                elif ahead is not None:
-                    now = max(now, ahead.at)
-                elif not len(self._order):
-                    self.tally.complete = True
-                    break
+            while not stopped() and self._go_on():
+                self.tally.now = self.clock.now
+                tell(self.tally)
             self.audit()
-        except KvfsmError as error:  # what may be refused was asked for where it may; this is a fault of the manager
+        except KvfsmError as error:  # what may be refused was asked for where it may; this is a fault of the runtime
             self._violated(f"{type(error).__name__}: {error}")
 
     def audit(self) -> None:
@@ -143,71 +130,147 @@ class Replay:
         for text in (*audit.violations, *audit.dropped):
             self._violated(text)
 
-    # ---- a request begins -----------------------------------------------------------------------------------------
+    # ---- time goes on -----------------------------------------------------------------------------------------------
 
-    def _begin_all(self, tell: Callable[[Tally], None], stopped: Callable[[], bool]) -> None:
-        while len(self._order) and len(self._live) < len(self._left) and not self._full and not stopped():
-            asked = self._order.next()
-            try:
-                self._begin(asked)
-            except Refused as refused:
-                self._refused(asked, refused)
-            tell(self.tally)
-
-    def _refused(self, asked: Asked, refused: Refused) -> None:
-        """Later, if somebody's end can make room; never, if not. Raises what has nothing to do with room."""
-        if refused.refusal.name not in FOR_ROOM:
-            raise refused
-        if self._live and refused.refusal.name != "ADMISSION":
-            self._order.put_back(asked)
-            self._full = True
-            self.tally.deferred += 1
+    def _go_on(self) -> bool:
+        """One step of the engine, or the time until something comes; False at the end."""
+        clock = self.clock
+        clock.advance_to(clock.now)
+        with self._timed():
+            work = self.scheduler.schedule()
+        for one in work:
+            self._begin(one)
+        self._settle()
+        decoding = self._decode()
+        if work or decoding:
+            tokens = sum(one.stop - one.start + len(one.replay or ()) for one in work)
+            self.tally.steps += 1
+            self.tally.computed_tokens += tokens
+            clock.advance_to(clock.now + self.rules.costs.step(tokens))
+            for one in work:
+                if one.live.row == one.row:  # else it gave way to those who decode
+                    self._computed(one)
+            for run in decoding:
+                if not run.left:
+                    self._end(run)
+        elif self.scheduler.wait(0):
+            return True  # somebody changed queues; ask again before time passes
+        elif clock.next is not None:
+            clock.advance_to(clock.next)
         else:
-            self.tally.rejected.append(Rejected(asked.line, refused.refusal.name, str(refused)))
+            if self._runs:
+                self._violated(f"T1: {len(self._runs)} requests wait, and nothing is under way that could help them")
+            self.tally.complete = not self._runs
+            return False
+        return True
 
-    def _begin(self, asked: Asked) -> None:
-        """Match, acquire, admit, and publish the prompt. Raises Refused with nothing changed."""
-        manager, granule = self.manager, self.manager.profile.granule
-        keys = manager.keys(self.trace.tokens(asked))
-        tags = tags_of(keys)
+    def _come(self, asked: Asked) -> None:
+        keys = self.manager.keys(self.trace.tokens(asked))
         with self._timed():
-            first, answer = self._look(keys, asked.prompt)
-            lease = manager.acquire(answer) if answer.now else None
-        if lease is not None:
-            for text in self._tagger.check(lease.slots, lease.length // granule, tags):
-                self._violated(f"{text} (line {asked.line})")
-        try:
-            with self._timed():
-                row = manager.requests.admit(asked.prompt, lease=lease)
-        except Refused:
-            if lease is not None:
-                manager.release(lease)
-            raise
-        self._live[row], self._left[row] = _Live(asked, keys), asked.answer
-        self.tally.begun += 1
-        self._count(asked, first, answer)
-        self._tagger.write_row(row, tags)
+            live = self.scheduler.submit(keys, asked.prompt)
+        course = Course(asked, self._journal.stays[live.number])
+        self.tally.courses.append(course)
+        self._runs[live.number] = _Run(live, keys, asked.answer, course)
+        if self.rules.give_up_ms is not None:
+            self.clock.at(self.clock.now + self.rules.give_up_ms, partial(self._give_up, live.number))
+
+    def _give_up(self, number: int) -> None:
+        """Who asked has waited long enough."""
+        run = self._runs.get(number)
+        if run is None or run.course.begun is not None:
+            return
         with self._timed():
-            manager.requests.publish(row, keys)
-        if self._trailing:
-            self._keep_boundaries(keys, answer.now // granule, asked.prompt, tags)
-        if self._audit_every and self.tally.begun % self._audit_every == 0:
+            self.scheduler.cancel(run.live)
+        self.tally.cancelled += 1
+        self._left(run, "cancelled")
+
+    def _settle(self) -> None:
+        """Hear of those whom the scheduler sent back to wait, or ended."""
+        for number, run in list(self._runs.items()):
+            if number not in self.scheduler.live:
+                why = run.live.fault if run.live.begun.cancelled() else run.live.begun.exception()
+                why = why or run.live.fault
+                if not isinstance(why, Refused):
+                    raise AssertionError(f"request {number} ended, and nobody knows why: {why!r}")
+                self._reject(run, why)
+            elif run.row is not None and run.live.row != run.row:
+                run.row = None
+                self.tally.preempted += 1
+        self.tally.deferred = len(self._journal.passed)
+        self.tally.requests_most = max(self.tally.requests_most, self._holding())
+
+    def _holding(self) -> int:
+        return 0 if self.rules.limits.requests is None else self.scheduler.admission.taken("requests")
+
+    def _reject(self, run: _Run, why: Refused) -> None:
+        if why.refusal.name not in (*FOR_ROOM, "FULL"):
+            raise why
+        self.tally.rejected.append(Rejected(run.course.asked.line, why.refusal.name, str(why)))
+        self._left(run, "rejected")
+
+    def _left(self, run: _Run, outcome: str) -> None:
+        del self._runs[run.live.number]
+        run.course.outcome, run.course.ended = outcome, self.clock.now
+
+    # ---- a request begins -------------------------------------------------------------------------------------------
+
+    def _loads(self, live: Live, ticket: Ticket) -> None:
+        """A request was admitted to a load: this is what it was answered."""
+        reservation = live.reservation
+        if reservation is not None:
+            self._runs[live.number].answer = reservation.answer
+
+    def _begin(self, work: Work) -> None:
+        """Look at what a request goes on from, write what it computes, and count what it reuses, once in its life."""
+        run = self._runs[work.live.number]
+        tags = tags_of(run.keys)
+        if run.row is None:
+            for text in self._tagger.check_begun(work.row, work.start, tags):
+                self._violated(f"{text} (line {run.course.asked.line})")
+        self._tagger.write_row(work.row, tags)
+        run.row = work.row
+        if run.course.begun is not None:
+            return
+        run.course.begun = self.clock.now
+        run.course.stays = list(run.course.stays)  # later ones are those of who was preempted
+        reservation = work.live.reservation
+        assert reservation is not None
+        self._count(run.course.asked, run.answer or reservation.answer, work.start)
+        if self.rules.audit_every and self.tally.begun % self.rules.audit_every == 0:
             self.audit()
 
-    def _look(self, keys: Keys, tokens: int) -> tuple[Answer, Answer]:
-        """The first answer, and the one after what it named was brought into memory, if there was room."""
-        first = self.manager.match(keys, tokens)
-        if first.kind is not AnswerKind.HIT_PENDING or first.plan is None:
-            return first, first
-        try:
-            return first, self.manager.load(first.plan)
-        except Refused:
-            return first, self.manager.match(keys, tokens)  # compute what can't be brought in
+    def _count(self, asked: Asked, answer: Answer, reused: int) -> None:
+        """What a request could reuse by its answer, and what it did."""
+        tally = self.tally
+        tally.begun += 1
+        tally.prompt_tokens += asked.prompt
+        tally.reused_tokens += reused
+        for kind in self._kinds:
+            said = answer.objects[kind]
+            tally.alone[kind] += min(said.length, asked.prompt)
+            tally.verdicts.setdefault(kind, Counter())[said.verdict] += 1
+        for tier, tokens in zip(TIERS, tiers_of(answer, reused, self.manager.profile.granule), strict=True):
+            tally.tiers[tier] += tokens
 
-    def _keep_boundaries(self, keys: Keys, reused: int, tokens: int, tags: Tags) -> None:
+    # ---- a request computes -----------------------------------------------------------------------------------------
+
+    def _computed(self, work: Work) -> None:
+        """A piece of a prompt is there: others find it from now on."""
+        run, granule = self._runs[work.live.number], self.manager.profile.granule
+        with self._timed():
+            self.manager.requests.publish(work.row, run.keys)
+        if self._trailing:
+            self._keep_boundaries(run.keys, work.start // granule, work.stop, tags_of(run.keys))
+        if work.stop == work.live.tokens:
+            if run.course.first is None:
+                run.course.first = self.clock.now
+            if not run.left:
+                self._end(run)
+
+    def _keep_boundaries(self, keys: Keys, begin: int, tokens: int, tags: Any) -> None:
         """Fills of the boundary kinds at the ends of chunks that were computed; where there is no room, none."""
         profile = self.manager.profile
-        stop, begin = tokens // profile.granule, reused
+        stop = tokens // profile.granule
         if profile.window_block is not None and begin < stop and self._keep(keys, begin, stop, tags):
             return  # windows in blocks are good at every boundary
         while begin < stop:
@@ -217,7 +280,7 @@ class Replay:
             self.tally.boundaries_lost += not self._keep(keys, begin, end, tags)
             begin = end
 
-    def _keep(self, keys: Keys, begin: int, end: int, tags: Tags) -> bool:
+    def _keep(self, keys: Keys, begin: int, end: int, tags: Any) -> bool:
         """One such fill; False where there is no room for it."""
         try:
             with self._timed():
@@ -232,76 +295,42 @@ class Replay:
             self.manager.publish(fill)
         return True
 
-    def _count(self, asked: Asked, first: Answer, answer: Answer) -> None:
-        """What the request could reuse, once a request."""
-        if asked.number in self._counted:
-            return
-        self._counted.add(asked.number)
-        tally = self.tally
-        tally.prompt_tokens += asked.prompt
-        tally.reused_tokens += answer.now
-        for kind in self._kinds:
-            said = first.objects[kind]
-            tally.alone[kind] += min(said.length, asked.prompt)
-            tally.verdicts.setdefault(kind, Counter())[said.verdict] += 1
-        for tier, tokens in zip(TIERS, tiers_of(first, answer.now, self.manager.profile.granule), strict=True):
-            tally.tiers[tier] += tokens
-
-    # ---- live requests --------------------------------------------------------------------------------------------
-
-    def _decode(self) -> None:
-        """A token for each live request that has one left; those that have none end."""
-        rows = np.fromiter(self._live, np.intp, len(self._live))
-        for row in rows[self._left[rows] == 0].tolist():
-            self._end(row)
-        rows = rows[self._left[rows] > 0]
-        if not len(rows):
-            return
-        try:
-            with self._timed():
-                self.manager.requests.step(rows)
-        except Refused as refused:
-            self._preempt(refused)
-            return
-        self._left[rows] -= 1
-        self.tally.steps += 1
-
-    def _preempt(self, refused: Refused) -> None:
-        """No room for the next token: the youngest gives its slots back and begins again later, from its prompt."""
-        if refused.refusal.name not in FOR_ROOM:
-            raise refused
-        row = next(reversed(self._live))
-        asked = self._live.pop(row).asked
+    def _decode(self) -> Sequence[_Run]:
+        """A token for each request whose prompt was computed in an earlier step; returns them."""
+        decoding = [run for run in self._runs.values() if run.row is not None and run.course.first is not None
+                    and run.left and run.live.computed >= run.live.tokens]  # fmt: skip
+        if not decoding:
+            return ()
         with self._timed():
-            self.manager.requests.finish(row)
-        if self._live:
-            self._order.put_back(asked)
-            self._full = True
-            self.tally.preempted += 1
-        else:
-            self._full = False
-            self.tally.rejected.append(Rejected(asked.line, refused.refusal.name, str(refused)))
+            gone = self.scheduler.decode([run.live for run in decoding])
+        decoded = [run for run in decoding if run.live not in gone]
+        for run in decoded:
+            answer, granules = self.trace.answer(run.course.asked), len(run.keys)
+            run.keys.extend(answer[len(answer) - run.left :][:1])
+            run.left -= 1
+            if len(run.keys) > granules and run.row is not None:
+                self._tagger.write_row(run.row, tags_of(run.keys))
+        if gone:
+            self._settle()
+        return decoded
 
-    def _end(self, row: int) -> None:
+    def _end(self, run: _Run) -> None:
         """Publish what was decoded, and finish."""
-        manager, live = self.manager, self._live.pop(row)
-        asked, keys = live.asked, live.keys
-        keys.extend(self.trace.answer(asked))
-        tags = tags_of(keys)
-        self._tagger.write_row(row, tags)
+        manager, row, keys, asked = self.manager, run.row, run.keys, run.course.asked
+        assert row is not None
         with self._timed():
             manager.requests.publish(row, keys)
-        for text in self._tagger.check_row(row, tags):
+        for text in self._tagger.check_row(row, tags_of(keys)):
             self._violated(f"{text} (line {asked.line}, at its end)")
         with self._timed():
             if manager.store is not None:
                 self._persist(keys)
-            manager.requests.finish(row)
+            self.scheduler.finish(run.live)
             if self._packs:
                 self._pack(keys)
-        self._full = False
         self.tally.ended += 1
         self.tally.decoded_tokens += asked.answer
+        self._left(run, "finished")
 
     def _persist(self, keys: Keys) -> None:
         try:

@@ -58,21 +58,38 @@ class Tagger:
 
     def check(self, slots: Mapping[str, npt.NDArray[Any]], boundary: int, tags: Tags) -> list[str]:
         """Violations, in words: slots that were found for ``boundary`` and hold something else."""
-        wrong = []
-        for kind, held in slots.items():
-            places = self._manager.core.places(kind, boundary)
-            found = self._manager.core.pools[kind].arena.bytes[held, :TAG_BYTES]
-            differs = np.flatnonzero((found != tags[self._granules(kind, places)]).any(axis=1))
-            if len(differs):
-                slot = int(held[differs[0]])
-                wrong.append(f"S5: slot {slot} of {kind} was given out for another prefix than it holds state of")
-        return wrong
+        return [
+            text
+            for kind, held in slots.items()
+            for text in self._differing(kind, held, self._manager.core.places(kind, boundary), tags)
+        ]
 
     def check_row(self, row: int, tags: Tags) -> list[str]:
         """The same of what a live request reads of the cache."""
         requests = self._manager.requests
         stop = int(requests.shared_tokens([row])[0]) // self._manager.profile.granule
         return self.check({kind: requests.table(kind, [row], stop)[0] for kind in self._manager.core.paged}, stop, tags)
+
+    def check_begun(self, row: int, start: int, tags: Tags) -> list[str]:
+        """The same of a request that goes on from ``start`` tokens and has written nothing yet.
+
+        Tail and window of the boundary were copied into slots of its own by then; of a window in blocks those count
+        that its first step has not pushed out.
+        """
+        if not start:
+            return []
+        requests, profile, stop = self._manager.requests, self._manager.profile, start // self._manager.profile.granule
+        wrong = self.check_row(row, tags)
+        if "uncompressed_tail" in self._manager.core.pools:
+            wrong += self._differing("uncompressed_tail", requests.tail_table([row]), np.array([stop]), tags)
+        if "swa_window" in self._manager.core.pools:
+            slots, blocks = requests.window_table([row])[0], np.array([stop])
+            if profile.window_block is not None:
+                blocks, last = requests.window_blocks([row])[0], start // profile.window_block
+                ours = (blocks >= max(0, last - profile.window_slots)) & (blocks < last)
+                slots, blocks = slots[ours], blocks[ours]
+            wrong += self._differing("swa_window", slots, blocks, tags)
+        return wrong
 
     def _granules(self, kind: str, places: Numbers) -> Numbers:
         """The granule whose prefix a place belongs to."""
@@ -82,3 +99,10 @@ class Tagger:
         if kind == "swa_window" and block is not None:
             return places * block // self._manager.profile.granule
         return places - 1  # the state at a boundary is that of the prefix before it
+
+    def _differing(self, kind: str, slots: npt.NDArray[Any], places: Numbers, tags: Tags) -> list[str]:
+        found = self._manager.core.pools[kind].arena.bytes[slots, :TAG_BYTES]
+        differs = np.flatnonzero((found != tags[self._granules(kind, places)]).any(axis=1))
+        if not len(differs):
+            return []
+        return [f"S5: slot {int(slots[differs[0]])} of {kind} was given out for another prefix than it holds state of"]

@@ -1,0 +1,70 @@
+"""A store in memory: what a slower tier would have kept, for runs that only want its answers and no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...runtime.stores.store import EpochEnded, Found, Item, Meta, ObjectId, Readable, Usage, Verdict, Writable
+
+
+class MemoryStore:
+    """See ``Store``. Nothing is durable, nothing expires by itself, and one thread at a time calls."""
+
+    def __init__(self) -> None:
+        self._epoch = 1
+        self._objects: dict[ObjectId, tuple[bytes, Meta]] = {}
+
+    @property
+    def epoch(self) -> int:
+        """See ``Store.epoch``."""
+        return self._epoch
+
+    def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:
+        """See ``Store.contains``."""
+        return np.fromiter((one in self._objects for one in ids), np.bool_, len(ids))
+
+    def put(self, id: ObjectId, payload: Readable, *, meta: Meta, at_epoch: int | None = None) -> None:
+        """See ``Store.put``."""
+        self.put_many([Item(id, payload, meta)], at_epoch=at_epoch)
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        """See ``Store.put_many``."""
+        if at_epoch is not None and at_epoch != self._epoch:
+            raise EpochEnded(f"the bytes are of epoch {at_epoch}, and it is {self._epoch} now")
+        written = 0
+        for item in items:
+            known = self._objects.get(item.id)
+            if known is None or (known[1].get("lossy", False) and not item.meta.get("lossy", False)):
+                self._objects[item.id] = bytes(memoryview(item.payload).cast("B")), dict(item.meta)
+                written += 1
+        return written
+
+    def get(self, id: ObjectId, into: Writable) -> Found:
+        """See ``Store.get``."""
+        known = self._objects.get(id)
+        if known is None:
+            return Found(Verdict.MISS)
+        payload, meta = known
+        memoryview(into).cast("B")[: len(payload)] = payload
+        return Found(Verdict.OK, meta, len(payload))
+
+    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:
+        """See ``Store.get_many``."""
+        return [self.get(one, place) for one, place in zip(ids, into, strict=True)]
+
+    def reset(self) -> int:
+        """See ``Store.reset``."""
+        self._objects.clear()
+        self._epoch += 1
+        return self._epoch
+
+    def usage(self) -> Usage:
+        """See ``Store.usage``."""
+        held = sum(len(payload) for payload, _ in self._objects.values())
+        return Usage(len(self._objects), held, held, 0, 0, self._epoch, None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
