@@ -157,7 +157,7 @@ class CompletesOfAnyEpoch(Manager):
             done(ticket, ok, **given)
 
         self.loader.done = done_anyway  # type: ignore[method-assign]
-        self.loader._still_fits = lambda ticket, spot: True  # type: ignore[method-assign]
+        self.loader._still_fits = lambda ticket: True  # type: ignore[method-assign]
 
 
 class FreesAtAbort(Manager):
