@@ -126,6 +126,7 @@ class Requests(RuleBasedStateMachine):
         self.in_flight: list[tuple[str, Any, Any]] = []  # kind, slots, generations that the device may still use
         self.open: dict[int, tuple[int, Lease]] = {}  # lease number -> prompt, lease
         self.live: dict[int, int] = {}  # row -> prompt
+        self.prefilling: set[int] = set()  # rows that have decoded nothing yet
 
     @initialize(counts=st.tuples(*[st.sampled_from([3, 2, 1, 0])] * 3), taken=st.sampled_from([False, False, True]))
     def begin(self, counts: tuple[int, ...], taken: bool) -> None:
@@ -247,7 +248,89 @@ class Requests(RuleBasedStateMachine):
             del self.open[reused.lease_id]
         self.reached["admitted" if reused is None else "admitted on a lease"] += 1
         self.live[row] = prompt
+        self.prefilling.add(row)
         return row, prompt
+
+    @rule(row=rows, more=st.integers(1, 2 * 9), parked=st.booleans())
+    def extend(self, row: tuple[int, int], more: int, parked: bool) -> None:
+        """The next chunk of a prompt; it fits, or nothing has changed."""
+        number, prompt = row
+        requests = self.manager.requests
+        if self.live.get(number) != prompt or number not in self.prefilling or requests.drafts[number]:
+            return
+        before = int(requests.tokens[number])
+        after = min(before + more, GRANULES * self.granule)
+        if after > before:
+            try:
+                with self.watch(number, parked):
+                    requests.extend(number, after - before, done=self.done(parked))
+                self.reached["extended"] += 1
+            except Refused as refused:
+                self.reached[f"extend {refused.refusal.name}"] += 1
+                after = before
+            assert requests.tokens[number] == after and requests.coverage(number).gaps == ()
+
+    @rule(row=rows, count=st.integers(1, 5), stays=st.integers(0, 5), parked=st.booleans())
+    def speculate(self, row: tuple[int, int], count: int, stays: int, parked: bool) -> None:
+        """Drafts, whose blocks the device fills with what nobody may read; or the verdict on those that are open."""
+        number, prompt = row
+        requests = self.manager.requests
+        if self.live.get(number) != prompt:
+            return
+        before, tokens = requests.coverage(number), int(requests.tokens[number])
+        if requests.drafts[number]:
+            stays = min(stays, int(requests.drafts[number]))
+            with self.watch(number, parked):
+                requests.accept([number], stays, done=self.done(parked))
+            self.reached["accepted" if stays else "rejected"] += 1
+            assert requests.tokens[number] == tokens + stays and not requests.drafts[number]
+            assert requests.coverage(number).gaps == ()
+            assert stays or requests.coverage(number) == before
+            if stays:
+                self.prefilling.discard(number)
+            return
+        held = self.held_by(number)
+        count = min(count, GRANULES * self.granule - tokens)
+        try:
+            requests.propose([number], count)
+        except Refused as refused:
+            self.reached[f"propose {refused.refusal.name}"] += 1
+            return
+        self.reached["proposed"] += bool(count)
+        for kind, slots in self.held_by(number).items():
+            self.manager.core.pools[kind].arena.bytes[slots[~np.isin(slots, held[kind])]] = 0x7F
+        assert requests.coverage(number) == before
+
+    @rule(target=rows, row=consumes(rows), parked=st.booleans(), gone=st.booleans())
+    def put_back(self, row: tuple[int, int], parked: bool, gone: bool) -> tuple[int, int]:
+        """Preempted, perhaps all evicted, and begun again at its committed tokens if there is room."""
+        number, prompt = row
+        requests = self.manager.requests
+        if self.live.get(number) != prompt:
+            return -1, prompt
+        before, tokens = requests.coverage(number), int(requests.tokens[number])
+        self.write_row(number, prompt)
+        with self.watch(number, parked):
+            left = requests.preempt(number, self.keys[prompt], done=self.done(parked))
+        del self.live[number]
+        assert left.tokens == tokens
+        if left.unpublished is None:
+            self.published |= {self.prefix(prompt, "compressed_kv", place) for place in range(left.published)}
+        if gone:
+            self.evict("all", 99)
+        answer = self.manager.match(self.keys[prompt], at_most=tokens)
+        lease = self.manager.acquire(answer) if answer.now else None
+        try:
+            number = requests.admit(tokens, lease=lease)
+        except Refused:
+            if lease is not None:
+                self.manager.release(lease)
+            return -1, prompt
+        self.reached["resumed" if answer.now else "resumed from nothing"] += 1
+        assert requests.coverage(number) == before
+        self.live[number] = prompt
+        self.prefilling.add(number)
+        return number, prompt
 
     @rule(row=rows, forth=st.integers(0, 9), back=st.integers(0, 2), end=st.booleans(), parked=st.booleans())
     def decode(self, row: tuple[int, int], forth: int, back: int, end: bool, parked: bool) -> None:
@@ -259,6 +342,10 @@ class Requests(RuleBasedStateMachine):
         requests = self.manager.requests
         if self.live.get(number) != prompt:
             return
+        self.prefilling.discard(number)
+        if requests.drafts[number]:
+            with self.watch(number, parked):
+                requests.reject([number], done=self.done(parked))
         try:
             self.step(number, forth, parked)
             if back:
@@ -292,6 +379,22 @@ class Requests(RuleBasedStateMachine):
         if row[0] >= 0:
             self.decode(row, forth, 1, end, parked)
             self.finish(row, parked)
+
+    @rule(
+        target=rows, prompt=PROMPTS, more=st.integers(1, 18), count=COUNTS, stays=st.integers(0, 2),
+        parked=st.booleans(), gone=st.booleans(), open_=st.booleans(),
+    )  # fmt: skip
+    def converse(
+        self, prompt: int, more: int, count: int, stays: int, parked: bool, gone: bool, open_: bool
+    ) -> tuple[int, int]:
+        """A prompt in two chunks, drafts, and perhaps it is put back; ``open_``: with drafts that are not decided."""
+        row = self.admit((prompt, None), 1, 5)
+        self.extend(row, more, parked)
+        self.speculate(row, count, 0, parked)
+        self.speculate(row, 1, stays, parked)
+        if open_:
+            self.speculate(row, count, 0, parked)
+        return self.put_back(row, parked, gone) if gone or open_ else row
 
     # ---- what the cache does ---------------------------------------------------------------------------------------
 

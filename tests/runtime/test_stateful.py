@@ -18,7 +18,8 @@ WANTED = {
     "acquire", "acquire STALE", "shared", "parked", "released", "read exact", "read not exact", "published",
     "admitted", "admitted on a lease", "rolled back", "row published", "evicted", "packed", "packed with loss",
     "loaded", "open, then done", "abort what is open", "swa_window given up in flight",
-    "compressed_kv given up in flight",
+    "compressed_kv given up in flight", "extended", "proposed", "accepted", "rejected", "resumed",
+    "resumed from nothing",
 }  # fmt: skip
 
 
