@@ -163,6 +163,10 @@ class Core:
             return None
         return self._tenants.number(salt, self.pools.values())
 
+    def keeping(self, clock: int, priority: int, ttl: int | None, salt: bytes) -> Keeping:
+        """How what is published now under a salt is to be kept."""
+        return Keeping(priority, NEVER if ttl is None else clock + ttl, self.tenant(salt))
+
     def stored(self, kind: str) -> bool:
         """Whether what is evicted of a kind is to be found in the store: what is published of it is stored at once."""
         rule = self._tables[kind].EVICTION

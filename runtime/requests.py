@@ -28,17 +28,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
-from .coverage import Coverage, coverage_of, version_at
-from .drafts import DraftRoom
+from .coverage import Coverage, coverage_of
+from .drafts import Drafts
 from .errors import Refused
 from .index import Segment
 from .keys import Keys
-from .kinds import SEMANTICS
 from .lease import Done, Lease, Receipt, still
 from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow, Turn
 from .preemption import Preempted
 from .row_publishing import RowPublisher
+from .row_words import RowWords
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -59,7 +59,8 @@ class RequestTable:
         self._granule = manager.profile.granule
         self._rows = LiveRows(manager, rows)
         self._window = None if manager.profile.window is None else LiveWindow(self._rows, manager.profile)
-        self._room = DraftRoom(self._rows, self._window)
+        self._words = RowWords(self._rows, self._window)
+        self._drafts = Drafts(self._rows, self._window)
         self._publisher = RowPublisher(self._rows, self._window)
 
     def fit(self) -> None:
@@ -159,7 +160,7 @@ class RequestTable:
             except BaseException:
                 self._end(row, None)
                 raise
-        self._write(row, reused * granule, tokens)
+        self._words.write(row, reused * granule, tokens)
         if lease is not None:
             self._take_over(row, lease)
         return row
@@ -200,7 +201,7 @@ class RequestTable:
             state.tokens[row] = stop
             if self._window is not None:
                 self._window.written(row, start, stop)
-            self._write(row, start, stop)
+            self._words.write(row, start, stop)
 
     def step(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
         """One decoded token for each of some rows (unique). Only rows at a stride touch the pools.
@@ -223,7 +224,7 @@ class RequestTable:
                 done = still(done)
                 self._manager.unpark()
                 self._make_blocks(starts, done)
-            self._count(index)
+            self._words.count(index)
 
     def rollback(self, row: int, to: int, *, done: Done | None = None) -> None:
         """Take a row back to ``to`` tokens, without its drafts: what is rejected leaves no trace in any kind.
@@ -243,13 +244,15 @@ class RequestTable:
             now = int(state.tokens[row])
             if not 0 < to <= now:
                 raise ValueError(f"row {row} holds {now} tokens; give 1 to {now}, not {to}")
-            self._check_rollback(row, now, to)
+            self._words.check_back(row, now, to)
             done = still(done)
-            self._settle_drafts(row, done)
-            self._settle(row)
-            self._shrink(row, now, to, done)
+            self._drafts.settle(row, done)
+            self._words.settle(row)
+            self._words.go_back(row, now, to, done)
 
-    def publish(self, row: int, keys: Keys, *, done: Done | None = None) -> int:
+    def publish(
+        self, row: int, keys: Keys, *, priority: int = 0, ttl: int | None = None, done: Done | None = None
+    ) -> int:
         """Let others find the row's whole granules; returns how many the row shares now.
 
         The row goes on reading them under pins; where others published the same before, it changes over to theirs.
@@ -258,6 +261,8 @@ class RequestTable:
         Args:
             row: row number.
             keys: of its tokens.
+            priority: as for ``Manager.publish``.
+            ttl: the same; the row reads on when it ends.
             done: whether the device has ended the steps begun so far; the row's own blocks wait for it where it changes
                 over to those of others.
 
@@ -267,10 +272,12 @@ class RequestTable:
         """
         with self._manager.lock:
             self._rows.check(row)
+            self._manager.check_keeping(priority, ttl)
             self._publisher.check_keys(row, keys)
             self._publisher.check_epoch(row)
             self._manager.tick()
-            return self._publisher.publish(row, keys, still(done))
+            self._manager.drop_expired()
+            return self._publisher.publish(row, keys, still(done), priority, ttl)
 
     def preempt(self, row: int, keys: Keys, *, done: Done | None = None) -> Preempted:
         """Put a request back: its drafts go, its whole granules are published if they can be, and its slots are free.
@@ -295,7 +302,7 @@ class RequestTable:
             self._manager.unpark()
             self._manager.tick()
             rejected, published = int(state.drafts[row]), int(state.shared[row])
-            self._settle_drafts(row, done)
+            self._drafts.settle(row, done)
             try:
                 self._publisher.check_epoch(row)
                 published = self._publisher.publish(row, keys, done)
@@ -350,25 +357,9 @@ class RequestTable:
             self._check_no_drafts(index, "propose")
             if (counts < 0).any():
                 raise ValueError(f"{counts.tolist()} drafts; give 0 or more")
-            self._check_room(index, counts)
+            self._drafts.check(index, counts)
             self._manager.unpark()
-            ends = state.tokens[index] + counts
-            more = np.maximum(0, -(-ends // self._granule) - state.blocks[index])
-            turn = None if self._window is None else self._window.draft_turn(index, ends)
-            wanted = dict.fromkeys(state.kinds, int(more.sum())) if more.any() else {}
-            if turn is not None and len(turn):
-                wanted["swa_window"] = len(turn)
-            slots = self._manager.take(wanted, "take")
-            at = 0
-            for row, blocks in zip(index[more > 0].tolist(), more[more > 0].tolist(), strict=True):
-                own = {kind: slots[kind][at : at + blocks] for kind in state.kinds}
-                state.put_blocks(row, own, int(state.blocks[row]), int(state.blocks[row]) + blocks)
-                at += blocks
-            if self._window is not None and turn is not None:
-                if len(turn):
-                    self._window.put_aside(turn, slots["swa_window"])
-                self._window.reached(index, ends)
-            state.drafts[index] = counts
+            self._drafts.open(index, counts)
 
     def accept(self, rows: npt.ArrayLike, counts: npt.ArrayLike, *, done: Done | None = None) -> None:
         """Commit the first drafts of each row as so many steps would have, and reject the others.
@@ -392,9 +383,9 @@ class RequestTable:
             done = still(done)
             self._manager.unpark()
             for n in range(int(stays.max(initial=0))):
-                self._count(index[stays > n])
+                self._words.count(index[stays > n])
             for row in index[state.drafts[index] > 0].tolist():
-                self._settle_drafts(row, done)
+                self._drafts.settle(row, done)
 
     def reject(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
         """Reject all drafts of each row: it is as if they had never been proposed. As ``accept`` of 0."""
@@ -403,7 +394,7 @@ class RequestTable:
     def draft_room(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Drafts that tail and window of each row have room for at its committed tokens, int64 [rows]."""
         with self._manager.lock:
-            tail, window = self._room.of(np.asarray(rows, np.intp))
+            tail, window = self._drafts.room(np.asarray(rows, np.intp))
             return np.minimum(tail, window)
 
     # ---- what kernels and tests ask -------------------------------------------------------------------------------
@@ -519,7 +510,7 @@ class RequestTable:
         """What covers the row's committed tokens, from the words themselves."""
         with self._manager.lock:
             self._rows.check(row)
-            self._settle(row)
+            self._words.settle(row)
             return coverage_of(self._rows, row, None if self._window is None else self._window.window)
 
     def count_pins(self, kind: str, pins: npt.NDArray[np.int64]) -> None:
@@ -558,24 +549,6 @@ class RequestTable:
         for kind in self._rows.kinds:
             if blocks > (most := self._manager.core.capacity(kind)):
                 raise Refused(Reason.ADMISSION, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
-
-    def _write(self, row: int, start: int, stop: int) -> None:
-        """The entries of tokens [start, stop) of a prompt come in one batch a block; keys and tail follow."""
-        state, granule, stride = self._rows, self._granule, self._rows.stride
-        first, last = start // stride * stride // granule, -(-(stop // stride * stride) // granule)
-        if "compressed_kv" in state.tables and stop // stride > start // stride:
-            keys = state.held("indexer_state", row, first, last) if "indexer_state" in state.tables else None
-            state.emit(state.held("compressed_kv", row, first, last), keys)
-            state.batches[row, first:last] += 1
-        if state.has_tail:
-            pool, tail = state.pool("uncompressed_tail"), state.tail[row : row + 1].astype(np.intp)
-            pool.must(
-                "restore", tail, "requests", expected=pool.generations(tail), at=stop // state.widest,
-                with_rows=stop % state.widest, has_carry=stop >= state.widest,
-                given_semantics=SEMANTICS[self._manager.profile.scores],
-            )  # fmt: skip
-            state.in_tail[row] = stop
-        state.prefilled[row], state.until[row] = stop, stride - stop % stride
 
     def _copy_boundary(self, row: int, lease: Lease) -> None:
         """Copy the rows of a lease's boundary slots into the row's own."""
@@ -635,89 +608,7 @@ class RequestTable:
             state.batches[fresh, state.blocks[fresh]] = 0
             state.blocks[fresh] += 1
 
-    def _count(self, rows: Rows) -> None:
-        """One committed token more for each of these rows, for which there is room."""
-        state = self._rows
-        state.tokens[rows] += 1
-        until = state.until[rows] - 1
-        state.until[rows] = until
-        due = rows[until == 0]
-        if len(due):
-            self._advance(due)
-            state.until[due] = state.stride
-
-    def _advance(self, rows: Rows) -> None:
-        """Rows that have come to a stride: entries, index keys, tail and window follow."""
-        state, tokens = self._rows, self._rows.tokens[rows]
-        block = (tokens - 1) // self._granule
-        if "compressed_kv" in state.tables:
-            held = state.tables["compressed_kv"][rows, block].astype(np.intp)
-            keyed = state.tables.get("indexer_state")
-            state.emit(held, None if keyed is None else keyed[rows, block].astype(np.intp))
-        if state.has_tail:
-            whole = rows[tokens % state.widest == 0]
-            if len(whole):
-                state.settle(whole)
-                pool, tails = state.pool("uncompressed_tail"), state.tail[whole].astype(np.intp)
-                pool.must("emit", tails, "requests", expected=pool.generations(tails), span=state.widest)
-        if self._window is not None:
-            self._window.slide(rows, tokens)
-
-    def _settle(self, row: int) -> None:
-        """Bring the tail's word up to the last token."""
-        if self._rows.has_tail and self._rows.in_tail[row] < self._rows.tokens[row]:
-            self._rows.settle(np.array([row]))
-
-    # ---- under the lock: drafts, going back, the end ---------------------------------------------------------------
-
-    def _check_room(self, rows: Rows, counts: npt.NDArray[np.int64]) -> None:
-        """Raise Refused (GAP) where drafts would overwrite what is needed at the committed tokens."""
-        for kind, room in zip(("uncompressed_tail", "swa_window"), self._room.of(rows), strict=True):
-            for row, fits, count in zip(rows.tolist(), room.tolist(), counts.tolist(), strict=True):
-                if count > fits:
-                    what = f"row {row} has room for {fits} drafts after {self.tokens[row]} tokens, not for {count}"
-                    raise Refused(Reason.GAP, "requests", f"{what}: they would overwrite rows of its {kind}")
-
-    def _settle_drafts(self, row: int, done: Done | None) -> None:
-        """What is reserved beyond the committed tokens goes back."""
-        state, now = self._rows, int(self._rows.tokens[row])
-        if state.drafts[row]:
-            state.drafts[row] = 0
-            state.cut_blocks(row, -(-now // self._granule), done)
-            if self._window is not None:
-                self._window.settle_drafts(row, now, done)
-
-    def _check_rollback(self, row: int, now: int, to: int) -> None:
-        def refuse(what: str) -> None:
-            raise Refused(Reason.GAP, "requests", f"row {row} can't go back from {now} to {to} tokens: {what}")
-
-        state = self._rows
-        if state.has_tail and to // state.widest < now // state.widest:
-            refuse(f"rows before {now // state.widest * state.widest} were compressed")
-        if to < int(state.shared[row]) * self._granule or to < int(state.prefilled[row]):
-            refuse("what is shared or was the prompt stays")
-        if self._window is not None:
-            need, have = max(0, to - self._window.window + 1), self._window.first(row, now)
-            if need < have:
-                refuse(f"window rows before {have} are gone")
-
-    def _shrink(self, row: int, now: int, to: int, done: Done | None) -> None:
-        state, keep = self._rows, -(-to // self._granule)
-        state.cut_blocks(row, keep, done)
-        if keep > state.shared[row]:
-            version = version_at(state, row, keep - 1, to)
-            for kind in state.kinds:
-                pool, held = state.pool(kind), state.held(kind, row, keep - 1, keep)
-                pool.must("retract", held, "requests", expected=pool.generations(held), to_version=version)
-        if state.has_tail:
-            pool, tail = state.pool("uncompressed_tail"), state.tail[row : row + 1].astype(np.intp)
-            where = {"to_position": to // state.widest, "to_rows": to % state.widest}
-            pool.must("rewind", tail, "requests", expected=pool.generations(tail), **where)
-            state.in_tail[row] = to
-        if self._window is not None:
-            self._window.rewind(row, now, to, done)
-        state.tokens[row] = to
-        state.until[row] = state.stride - to % state.stride
+    # ---- under the lock: the end ---------------------------------------------------------------
 
     def _end(self, row: int, done: Done | None) -> None:
         state = self._rows

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from .answers import Reason
 from .errors import Refused
 from .index import Spot
-from .keeping import Keeping
 from .keys import Keys
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
@@ -41,7 +40,9 @@ class RowPublisher:
             what = f"row {row} goes on from epoch {rows.epoch[row]}, and it is {manager.epoch} now"
             raise Refused(Reason.EPOCH, "publish", what)
 
-    def publish(self, row: int, keys: Keys, done: Done | None) -> int:
+    def publish(
+        self, row: int, keys: Keys, done: Done | None, priority: int = 0, ttl: int | None = None
+    ) -> int:
         """See ``RequestTable.publish``; the row was checked."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
         start, stop = int(rows.shared[row]), int(rows.tokens[row]) // rows.granule
@@ -54,6 +55,7 @@ class RowPublisher:
         places = np.arange(start, stop)
         lossy = bool(rows.lossy[row])
         kept: dict[str, Rows] = {}
+        kept_places: dict[str, npt.NDArray[np.int64]] = {}
         for kind in kinds:
             pool, held = core.pools[kind], rows.held(kind, row, start, stop)
             fresh = core.fresh(kind, spot, places, held)
@@ -65,7 +67,7 @@ class RowPublisher:
                 core.seal(kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
             core.place(kind, spot, places, held, fresh)
             rows.give_up(kind, held[~fresh], done)
-            kept[kind] = held[fresh]
+            kept[kind], kept_places[kind] = held[fresh], places[fresh]
         for kind in kinds:
             pool = core.pools[kind]
             held = core.index.slots(core.paged.index(kind), spot, start, stop).astype(np.intp)
@@ -74,8 +76,12 @@ class RowPublisher:
             rows.tables[kind][row, start:stop] = held
             rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
-        kept.update(self._publish_boundary(row, spot, stop, lossy, manager.isolation.whose(keys.salt)))
-        core.settle(spot, kept, manager.time, Keeping(tenant=core.tenant(keys.salt)), start)
+        copied = self._publish_boundary(row, spot, stop, lossy, manager.isolation.whose(keys.salt))
+        for kind, (copies, where) in copied.items():
+            kept[kind], kept_places[kind] = copies, where
+        keeping = core.keeping(manager.time, priority, ttl, keys.salt)
+        core.settle(spot, kept, manager.time, keeping, start)
+        core.remember(keys.digests, kept_places, keeping.until)
         core.trim()
         return stop
 
@@ -97,10 +103,12 @@ class RowPublisher:
                 given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
                 pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
-    def _publish_boundary(self, row: int, spot: Spot, stop: int, lossy: bool, whose: int) -> dict[str, Rows]:
-        """Copies of tail and window for the boundary at which the row stands, as far as there is room for them."""
+    def _publish_boundary(
+        self, row: int, spot: Spot, stop: int, lossy: bool, whose: int
+    ) -> dict[str, tuple[Rows, npt.NDArray[np.int64]]]:
+        """Copies of tail and window for the boundary at which the row stands, as far as there is room; their places."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
-        kept: dict[str, Rows] = {}
+        kept: dict[str, tuple[Rows, npt.NDArray[np.int64]]] = {}
         if int(rows.tokens[row]) != stop * rows.granule:
             return kept
         for trail, kind in enumerate(core.trailing):
@@ -116,7 +124,7 @@ class RowPublisher:
             manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))
             core.fresh(kind, spot, places, copies)
             core.seal(kind, copies, pool.generations(copies), places, np.zeros(len(places), np.int64), lossy=lossy)
-            kept[kind] = copies
+            kept[kind] = copies, places
         return kept
 
     def _boundary_slots(self, row: int, kind: str, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:

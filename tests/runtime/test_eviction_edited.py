@@ -441,6 +441,22 @@ def test_what_ends_is_not_stored(generate: Generate, tmp_path: Path) -> None:
         assert bench.answer("b").kind == "MISS"
 
 
+def test_what_a_live_request_published_ends_though_it_reads_on(generate: Generate) -> None:
+    clock = Clock()
+    bench = Bench(generate(TTL, Edit(TAIL, meta=("expires: u64",))), model="tiny_deepseek_v4", clock=clock)
+    keys, requests = bench.keys("a", 2), bench.manager.requests
+    row = requests.admit(2 * bench.manager.profile.granule)
+    assert requests.publish(row, keys, ttl=10) == 2 == bench.held("a")
+    clock.now = 11
+    assert bench.held("a") == 0
+    assert int(requests.shared_tokens([row])[0]) == 2 * bench.manager.profile.granule
+    assert bench.manager.core.pools[KV].free == bench.slots - 2
+    assert bench.manager.core.pools[TAIL].free == bench.slots - 1  # the row's own
+    requests.finish(row)
+    assert bench.manager.core.pools[KV].free == bench.slots
+    assert bench.manager.audit().ok
+
+
 def test_what_is_packed_and_expanded_ends_when_it_was_to_end(generate: Generate) -> None:
     clock = Clock()
     profile = PROFILES["tiny_deepseek_v4"]
