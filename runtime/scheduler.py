@@ -8,6 +8,7 @@ the manager's lock.
 
 The engine computes what a ``Work`` says, and then:
 
+    publish    others find the whole granules of a running request
     decode     a token for each of some running requests; where there is no room, the youngest go back to wait
     finish     a request has all its tokens
     preempt    a request goes back to wait, and begins again where the cache still knows it
@@ -228,6 +229,24 @@ class Scheduler:
         What others than this scheduler's requests give back, and what the device does, is no such change.
         """
         return self._changed.wait(timeout)
+
+    def publish(self, live: Live, *, done: Done | None = None) -> int:
+        """Let others find the whole granules of a running request; returns how many it shares now.
+
+        Nothing happens, and 0 is returned, where it was given up meanwhile.
+
+        Args:
+            live: the request; its keys cover its tokens.
+            done: as for ``RequestTable.publish``.
+
+        Raises:
+            Refused: GAP or EPOCH, see there; the request runs on, and shares what it did.
+            ValueError: it waits.
+        """
+        with self._rows:
+            if not self._runs(live) or live.row is None:
+                return 0
+            return self.manager.requests.publish(live.row, live.keys, done=done)
 
     def decode(self, lives: Iterable[Live], *, done: Done | None = None) -> tuple[Live, ...]:
         """One decoded token for each of some running requests; returns those that went back to wait for want of room.

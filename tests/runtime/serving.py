@@ -280,9 +280,10 @@ class Engine:
         work = scheduler.schedule()
         self.work += work
         for one in work:
-            if self.publish and one.live.row is not None:
-                self._publish(one)
-        done = [live for live in list(scheduler.live.values()) if live.row is not None and live.computed >= live.tokens]
+            if self.publish:
+                self._publish(one.live)
+        running = [live for live in list(scheduler.live.values()) if live.row is not None]
+        done = [live for live in running if live.computed >= live.tokens]
         decoding = []
         for live in done:
             if self._decoded[live.number] < self.decode:
@@ -298,9 +299,9 @@ class Engine:
                     live.keys.extend([self._decoded[live.number]])
         return bool(work or done)
 
-    def _publish(self, one: Work) -> None:
+    def _publish(self, live: Live) -> None:
         try:
-            self.scheduler.manager.requests.publish(one.row, one.live.keys)
+            self.scheduler.publish(live)
         except Refused as refused:  # a reset, or a chain that was evicted
             assert refused.refusal.name in ("EPOCH", "GAP", "TOO_MANY_READERS"), refused
 
