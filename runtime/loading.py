@@ -100,23 +100,26 @@ class Loader:
         need = Counter(counts) + Counter(beside)
         if len(expand):
             need["compressed_kv"] += len(expand)
+        batches: list[Batch] = []
         try:
             core.make_room(need, core.tenant(plan.claim.salt))
-            given = {}
-            versions = {}
-            for kind, places in plan.wanted.items():
-                versions[kind] = core.versions(kind, spot, places)
-                given[kind] = core.pools[kind].rules.load_begin(places, versions[kind])
+            if len(expand):
+                batches.append(self._expansion(expand, held[0], manager.isolation.whose(plan.claim.salt)))
+            versions = {kind: core.versions(kind, spot, places) for kind, places in plan.wanted.items()}
+            given = {
+                kind: core.pools[kind].rules.load_begin(places, versions[kind])
+                for kind, places in plan.wanted.items()
+            }
             slots = manager.take(counts, "load_begin", given, salt=plan.claim.salt)
-        except Refused:
+        except BaseException:  # of a backend that can't clear what others left, too
+            for batch in batches:
+                self._drop(batch, 0)
             unhold_packed(core, *held, plan)
             raise
-        batches = [
+        batches[:0] = [
             self._batch(kind, places, slots[kind], versions[kind], np.zeros(len(places), np.bool_))
             for kind, places in plan.wanted.items()
         ]
-        if len(expand):
-            batches.append(self._expansion(expand, held[0], manager.isolation.whose(plan.claim.salt)))
         number = next(self._numbers)
         ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
         ticket.site = manager.site()
@@ -136,7 +139,7 @@ class Loader:
             self._land_all(ticket)
             self.done(ticket, ok, stopped=True)
         except BaseException:  # the bytes have stopped by now, and no object is to blame
-            if not ticket.ended:
+            if not ticket.ended and self._manager.lock.reason is None:
                 self.done(ticket, False, missing={}, stopped=True)
             raise
 
@@ -358,13 +361,16 @@ class Loader:
     def _discard(self, ticket: Ticket) -> None:
         """Nothing is left of what the ticket does not keep."""
         for batch in ticket.batches:
-            rest = slice(int(np.searchsorted(batch.granules, ticket.kept)), None)
-            slots, generations = batch.slots[rest], batch.generations[rest]
-            if len(slots):
-                pool = self._manager.core.pools[batch.kind]
-                given = pool.rules.load_done(False, batch.lossy[rest])
-                pool.must(batch.done, slots, "load", expected=generations, **given)
-                pool.release("discard", slots, expected=generations)
+            self._drop(batch, int(np.searchsorted(batch.granules, ticket.kept)))
+
+    def _drop(self, batch: Batch, start: int) -> None:
+        """The slots of a batch from one on have failed, and are free."""
+        slots, generations = batch.slots[start:], batch.generations[start:]
+        if len(slots):
+            pool = self._manager.core.pools[batch.kind]
+            given = pool.rules.load_done(False, batch.lossy[start:])
+            pool.must(batch.done, slots, "load", expected=generations, **given)
+            pool.release("discard", slots, expected=generations)
 
     def _check_landed(self, ticket: Ticket) -> None:
         for batch in ticket.batches:

@@ -334,10 +334,13 @@ class Manager:
             return open_handles(self)
 
     def load(self, plan: Plan, *, owner: str = "") -> Answer:
-        """Bring what a plan names into fast memory; returns what a fresh match says. A failure leaves nothing behind.
+        """Bring what a plan names into fast memory; returns what a fresh match says.
+
+        Where the store can't give an object, only the whole granules before it are brought.
 
         Raises:
-            Refused: POOL_FULL, ADMISSION or EPOCH; nothing was taken.
+            Refused: POOL_FULL or ADMISSION, or STALE where what is packed has changed; nothing was taken.
+            Exception: what the store or the backend raises; nothing is left of the load then.
             ValueError: the plan names kinds that have no slots: it was made by the manager of another model.
         """
         self._check_kinds(plan.wanted)

@@ -151,6 +151,51 @@ def test_memory_is_asked_alone_and_leased_in_the_same_step() -> None:
     audited(manager)
 
 
+class Unclean(NumpyBackend):
+    """A backend that can clear slots so many times, and then fails."""
+
+    left: int | None = None
+
+    def scrub(self, *given: Any) -> None:
+        if self.left is not None:
+            if not self.left:
+                raise OSError("can't be cleared")
+            self.left -= 1
+        super().scrub(*given)
+
+
+def test_a_load_whose_slots_cannot_be_cleared_takes_none() -> None:
+    backend, failed = Unclean(), 0
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 8), backend, store=MemoryStore(), cold=8)
+    prompt = np.arange(4 * A + 3)
+    ours, theirs = (manager.keys(prompt, salt=salt) for salt in (b"a", b"b"))
+    put(manager, ours, 0, 4)
+    assert manager.pack(ours, 1) == 3
+    manager.evict("indexer_state", 3)
+    manager.evict("uncompressed_tail", 4)
+    put(manager, theirs, 0, 3)
+    manager.expire(theirs)
+    plan = plan_of(manager, ours)
+    assert plan.expand and len(plan.wanted) == 2
+    for calls in itertools.count():
+        backend.left = calls
+        before = held(manager)
+        try:
+            ticket = manager.load_begin(plan)
+        except OSError:
+            failed += 1
+            assert held(manager) == before and not manager.tickets
+            assert not manager.core.pools["compressed_kv"].table.fields("holds").any()
+            audited(manager)
+        else:
+            break
+    assert failed == 2  # at the expansion's slots, and at the indexer's behind them
+    backend.left = None
+    ticket.transfer()
+    assert manager.match(ours).now == 4 * A
+    audited(manager)
+
+
 # ---- then ------------------------------------------------------------------------------------------------------------
 
 
