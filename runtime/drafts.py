@@ -1,4 +1,4 @@
-"""How many draft tokens a live request has room for, so that rejecting them leaves it exactly as it was (S18).
+"""Draft tokens of live requests: room beyond the committed ones, such that rejecting them leaves no trace (S18).
 
 The device writes drafts to the places of the positions after the last committed token:
 
@@ -19,6 +19,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from .answers import Reason
+from .errors import Refused
+from .lease import Done
 from .live_rows import LiveRows, Rows
 from .live_window import LiveWindow
 from .profile import Profile
@@ -26,18 +29,18 @@ from .profile import Profile
 Numbers = npt.NDArray[np.int64]
 
 
-class DraftRoom:
-    """Room for drafts in the tail and the window of one model; paged kinds have as much as their pools."""
+class Drafts:
+    """Drafts of all rows of one table. The caller holds the manager's lock, and has checked the rows."""
 
     def __init__(self, rows: LiveRows, window: LiveWindow | None) -> None:
         self._rows = rows
         self._window = window
         self._periods = _periods(rows.manager.profile)
 
-    def of(self, rows: Rows) -> tuple[Numbers, Numbers]:
+    def room(self, rows: Rows) -> tuple[Numbers, Numbers]:
         """Tokens past the last committed one that (the tail, the window) of each row has room for, int64 [rows] each.
 
-        As many as there can be tokens where the model has no tail, or no window.
+        As many as there can be tokens where the model has no tail, or no window; paged kinds have room in their pools.
         """
         now = self._rows.tokens[rows]
         tail, window = np.full(len(rows), _MANY), np.full(len(rows), _MANY)
@@ -46,6 +49,45 @@ class DraftRoom:
         if self._window is not None:
             window = self._window.room(rows)
         return tail, window
+
+    def check(self, rows: Rows, counts: Numbers) -> None:
+        """Raise Refused (GAP) where drafts would overwrite what is needed at the committed tokens."""
+        for kind, room in zip(("uncompressed_tail", "swa_window"), self.room(rows), strict=True):
+            for row, fits, count in zip(rows.tolist(), room.tolist(), counts.tolist(), strict=True):
+                if count > fits:
+                    now = int(self._rows.tokens[row])
+                    what = f"row {row} has room for {fits} drafts after {now} tokens, not for {count}"
+                    raise Refused(Reason.GAP, "requests", f"{what}: they would overwrite rows of its {kind}")
+
+    def open(self, rows: Rows, counts: Numbers) -> None:
+        """Slots for so many drafts of each row, or nothing: raises Refused (POOL_FULL) without them."""
+        state = self._rows
+        ends = state.tokens[rows] + counts
+        more = np.maximum(0, -(-ends // state.granule) - state.blocks[rows])
+        turn = None if self._window is None else self._window.draft_turn(rows, ends)
+        wanted = dict.fromkeys(state.kinds, int(more.sum())) if more.any() else {}
+        if turn is not None and len(turn):
+            wanted["swa_window"] = len(turn)
+        slots = state.manager.take(wanted, "take")
+        at = 0
+        for row, blocks in zip(rows[more > 0].tolist(), more[more > 0].tolist(), strict=True):
+            own = {kind: slots[kind][at : at + blocks] for kind in state.kinds}
+            state.put_blocks(row, own, int(state.blocks[row]), int(state.blocks[row]) + blocks)
+            at += blocks
+        if self._window is not None and turn is not None:
+            if len(turn):
+                self._window.put_aside(turn, slots["swa_window"])
+            self._window.reached(rows, ends)
+        state.drafts[rows] = counts
+
+    def settle(self, row: int, done: Done | None) -> None:
+        """What is reserved beyond the committed tokens goes back."""
+        state, now = self._rows, int(self._rows.tokens[row])
+        if state.drafts[row]:
+            state.drafts[row] = 0
+            state.cut_blocks(row, -(-now // state.granule), done)
+            if self._window is not None:
+                self._window.settle_drafts(row, now, done)
 
 
 _MANY = np.int64(np.iinfo(np.int64).max)

@@ -107,21 +107,6 @@ class LiveRows:
             generations = self.pool(kind).generations(held)
             self.manager.give_up(GivenUp({kind: held}, {kind: generations}), done)
 
-    def emit(self, held: Rows, keys: Rows | None) -> None:
-        """One more batch of entries in each of these blocks; the indexer's keys follow."""
-        kv = self.pool("compressed_kv")
-        kv.must("emit", held, "requests", expected=kv.generations(held))
-        if keys is not None:
-            indexer, versions = self.pool("indexer_state"), kv.table.fields("version", held)
-            indexer.must("index", keys, "requests", expected=indexer.generations(keys), to_version=versions)
-
-    def settle(self, rows: Rows) -> None:
-        """Tell the tails' words of the tokens that came since."""
-        pool, tails = self.pool("uncompressed_tail"), self.tail[rows].astype(np.intp)
-        count = self.tokens[rows] - self.in_tail[rows]
-        pool.must("append", tails, "requests", expected=pool.generations(tails), count=count, span=self.widest)
-        self.in_tail[rows] = self.tokens[rows]
-
     def check(self, row: int) -> None:
         """Raise ValueError unless the row holds a request."""
         if not 0 <= row < len(self.active) or not self.active[row]:

@@ -8,8 +8,8 @@ a step only counts.
     tail            one slot a row: rows of the present window of the widest ratio, and the carry
     window          one slot a row whose rows form a ring, or a ring of blocks; the guard where there is none
 
-The guard is no slot: nothing resolves to it. The arrays are in ``live_rows.py``, the windows in ``live_window.py``, and
-how a row is published in ``row_publishing.py``.
+The guard is no slot: nothing resolves to it. The arrays are in ``live_rows.py``, the windows in ``live_window.py``,
+the words' way in ``row_words.py``, and how a row is published in ``row_publishing.py``.
 
 Drafts are room beyond the committed tokens. No word knows of them: what is compressed, sealed, kept and published looks
 at committed tokens only, and a row that rejects its drafts is as if they had never been proposed.
@@ -74,9 +74,7 @@ class RequestTable:
 
     # ---- life of a request ----------------------------------------------------------------------------------------
 
-    def admit(
-        self, tokens: int, *, lease: Lease | None = None, owner: str = "", salt: bytes | None = None
-    ) -> int:
+    def admit(self, tokens: int, *, lease: Lease | None = None, owner: str = "", salt: bytes | None = None) -> int:
         """A row for a prompt, or its first chunk, whose state is written at once: slots for all of it, or nothing.
 
         Args:
@@ -351,7 +349,6 @@ class RequestTable:
         """
         index = np.asarray(rows, np.intp)
         with self._manager.lock:
-            state = self._rows
             counts = np.broadcast_to(np.asarray(count, np.int64), index.shape)
             self._check_all(index)
             self._check_no_drafts(index, "propose")

@@ -21,7 +21,7 @@ def _part(rows: int, role: Any = "entries") -> tuple[PartPlan, ...]:
 
 
 def _profile(name: str, granule: int, *groups: GroupPlan, **fields: Any) -> Profile:
-    named = dict.fromkeys(("name", "title", "source", "identity"), name)
+    named: dict[str, Any] = dict.fromkeys(("name", "title", "source", "identity"), name)
     return ProfilePlan(**named, granule=granule, groups=groups, **fields).profile()
 
 

@@ -12,7 +12,7 @@ from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.requests import RequestTable
+from kvfsm.runtime.row_words import RowWords
 
 from .rows import PAGED, all_free, audited, exactly, in_blocks, make, roomy, seen, slots_of, words_of
 
@@ -87,7 +87,7 @@ def test_a_chunk_that_forgets_its_entries_is_noticed(monkeypatch: pytest.MonkeyP
     manager, twin = make(PROFILES["tiny_deepseek_v4"]), make(PROFILES["tiny_deepseek_v4"])
     row = manager.requests.admit(32)
     twin.requests.admit(64)
-    monkeypatch.setattr(RequestTable, "_write", lambda *given: None)
+    monkeypatch.setattr(RowWords, "write", lambda *given: None)
     manager.requests.extend(row, 32)
     monkeypatch.undo()
     assert words_of(manager, row) != words_of(twin, row)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from kvfsm.runtime.answers import Reason
+from kvfsm.runtime.drafts import Drafts
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
-from kvfsm.runtime.requests import GUARD, RequestTable
+from kvfsm.runtime.requests import GUARD
 
 from .rows import PAGED, all_free, audited, compressing, exactly, in_blocks, make, roomy, seen, slots_of
 
@@ -286,7 +287,7 @@ def test_counts_that_make_no_sense_are_named() -> None:
 
 
 def test_room_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RequestTable, "_check_room", lambda *given: None)
+    monkeypatch.setattr(Drafts, "check", lambda *given: None)
     manager = make(compressing(retained=0))
     row = manager.requests.admit(30)
     needed = {manager.requests.resolve(row, position) for position in range(15, 30)}

@@ -66,7 +66,7 @@ def test_tails_are_found_by_row_in_any_order() -> None:
 def test_a_missing_emission_is_noticed() -> None:
     manager = make("tiny_deepseek_v4")
     row = manager.requests.admit(32)
-    manager.requests._advance = lambda rows: None  # type: ignore[method-assign]  # decode forgets to compress
+    manager.requests._words.advance = lambda rows: None  # type: ignore[method-assign]  # decode forgets to compress
     for _ in range(20):
         manager.requests.step([row])
     with pytest.raises(Refused) as forgotten:  # the tail's word has no room for rows that should be entries by now
