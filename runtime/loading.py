@@ -200,6 +200,7 @@ class Loader:
         with manager.lock:
             self._check_still(ticket, stopped)
             if ticket.state == "aborted":
+                self._check(ticket, "aborted")
                 self._free_aborted(ticket, "late")
                 return
             self._check(ticket, "open")

@@ -184,10 +184,11 @@ class Lock:
 class World:
     """A small manager over all that can fail. Prompts ``p`` and ``q`` share two granules of four; ``r`` none."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: LocalStore | None = None, files: type[Files] = Files) -> None:
         self.steps, self.contended = Steps(), threading.Event()
-        self.files = Files(self.steps)
-        self.local = LocalStore(ROOT, NAMESPACE, self.files)
+        self.wrong: list[str] = []
+        self.files = files(self.steps)
+        self.local = LocalStore(ROOT, NAMESPACE, self.files) if store is None else store
         self.store: Any = Inner(self.local, self.steps)
         ticks = itertools.count(1)
 
@@ -218,7 +219,18 @@ class World:
 
     def give_up(self, fill: Fill) -> None:
         """A fill that was not published is its writer's still."""
-        if fill.fill_id in self.manager.fills:
+        if self.manager.lock.reason is None and fill.fill_id in self.manager.fills:
+            self.manager.abandon(fill)
+
+    def give_up_all(self) -> None:
+        """Whoever held something is gone."""
+        for row in np.flatnonzero(self.manager.requests.active).tolist():
+            self.manager.requests.finish(row)
+        for _, lease in list(self.manager.receipts.values()):
+            held = lease()
+            assert held is not None
+            self.manager.release(held)
+        for fill in list(self.manager.fills.values()):
             self.manager.abandon(fill)
 
     def empty(self, *kinds: str) -> None:
@@ -234,7 +246,8 @@ class World:
         if not answer.now:
             return 0
         with self.manager.acquire(answer) as lease:
-            assert wrong_bytes(keys, lease) == []
+            wrong = wrong_bytes(keys, lease)
+            assert not wrong, wrong
             return lease.length // A
 
 
@@ -273,20 +286,27 @@ def fault(name: str) -> Exception:
     return StoreFailed("injected") if name.startswith("store") else RuntimeError("injected")
 
 
+def leftovers(world: World) -> list[str]:
+    """What is wrong with a manager of which nobody holds anything any more, or is left of what was held."""
+    manager, found = world.manager, []
+    audit = manager.audit()
+    found += [*audit.violations, *audit.dropped]
+    held = {"tickets": manager.tickets, "fills": manager.fills, "receipts": manager.receipts}
+    held |= {"parked": manager.parked, "given up": manager.given_up}
+    found += [f"{len(open_)} {what} are left" for what, open_ in held.items() if open_]
+    for kind, pool in manager.core.pools.items():
+        for count in ("pins", "holds"):
+            if count in {field.name for field in pool.table.LAYOUT.fields} and pool.table.fields(count).any():
+                found.append(f"{kind} has {count} left")
+    return found
+
+
 def complaints(world: World) -> list[str]:
-    """All that is wrong with a manager of which nobody holds anything any more. It has to be able to go on, too."""
+    """The same, and whether it can go on, reads what was written, and can free everything."""
     manager, found = world.manager, []
     try:
-        audit = manager.audit()
-        found += [*audit.violations, *audit.dropped]
-        held = {"tickets": manager.tickets, "fills": manager.fills, "receipts": manager.receipts}
-        held |= {"parked": manager.parked, "given up": manager.given_up}
-        found += [f"{len(open_)} {what} are left" for what, open_ in held.items() if open_]
-        for kind, pool in manager.core.pools.items():
-            for count in ("pins", "holds"):
-                if count in {field.name for field in pool.table.LAYOUT.fields} and pool.table.fields(count).any():
-                    found.append(f"{kind} has {count} left")
-        for keys in (world.p, world.q, world.r):
+        found += leftovers(world)
+        for keys in (world.p, world.q):
             world.publish(keys, world.read(keys))
             if world.read(keys) != 4:
                 found.append("what was published is not found")
