@@ -477,6 +477,46 @@ def test_who_stays_gets_what_the_other_no_longer_wants() -> None:
     audited(manager)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_threads_that_join_and_leave_while_bytes_move_lose_nothing(seed: int) -> None:
+    """The load ends as done or as late, everybody is told once, and whoever stayed to the end finds it."""
+    _, manager, keys = meddled()
+    ticket, told, waits = manager.load_begin(plan_of(manager, keys), owner="0"), [], seed % 4
+    start, said = threading.Barrier(6), threading.Barrier(7)
+
+    def wait_for_it(name: str, leaves: bool) -> None:
+        start.wait()
+        with manager.lock:
+            try:
+                if name != "0":
+                    ticket.join(name)
+            except Refused:
+                told.append(name)  # it has ended, or is about to
+            else:
+                ticket.then(lambda _: told.append(name))
+                if leaves:
+                    ticket.leave(name)
+        said.wait()
+
+    def work() -> None:
+        start.wait()
+        ticket.transfer()
+        said.wait()
+
+    threads = [threading.Thread(target=wait_for_it, args=(str(n), n >= waits)) for n in range(5)]
+    threads.append(threading.Thread(target=work))
+    for thread in threads:
+        thread.start()
+    said.wait()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == list("01234")
+    assert ticket.state == "done" if waits else ticket.state in ("done", "late")
+    assert manager.match(keys).now == (4 * A if ticket.state == "done" else 0)
+    assert sum(held(manager).values()) == (10 if ticket.state == "done" else 0)
+    audited(manager)
+
+
 # ---- what is left of a load that fails -------------------------------------------------------------------------------
 
 
