@@ -53,6 +53,8 @@ def _kind(manager: Manager, kind: str, pool: Pool) -> list[str]:
     stacked = pool.free_slots
     if len(np.unique(stacked)) != len(stacked):
         wrong.append("S1: a slot is on the free stack twice")
+    if pool.free + pool.free_cold != len(stacked):
+        wrong.append(f"S1: {pool.free + pool.free_cold} slots are counted as free, the stack has {len(stacked)}")
     if not np.array_equal(np.sort(stacked), every[free & ~retired]):
         wrong.append(f"S1: {len(stacked)} slots on the free stack, {int((free & ~retired).sum())} words are free")
     for name in ("pins", "holds"):

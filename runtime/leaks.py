@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def opened(site: str | None) -> str:
 
 def call_site() -> str:
     """Who called the runtime: "file:line in function", and the callers of that, outside this folder."""
-    frame, found = sys._getframe(1), list[str]()
-    while frame.f_back is not None and len(found) < _DEPTH:
+    frame: FrameType | None = sys._getframe(1)
+    found: list[str] = []
+    while frame is not None and len(found) < _DEPTH:
         code = frame.f_code
         if found or not code.co_filename.startswith(_OURS):
             found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}")

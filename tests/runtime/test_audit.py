@@ -36,6 +36,10 @@ def stack_a_slot_twice(manager: Manager, pool: Pool, held: int, free: int) -> No
     pool.give_back(np.array([free]))
 
 
+def stack_more_than_there_are(manager: Manager, pool: Pool, held: int, free: int) -> None:
+    pool._free[0].top = pool.hot + 1
+
+
 def lose_a_free_slot(manager: Manager, pool: Pool, held: int, free: int) -> None:
     pool._free[0].top -= 1
 
@@ -70,6 +74,7 @@ def forget_a_pin(manager: Manager, pool: Pool, held: int, free: int) -> None:
 
 FAULTS: dict[Callable[[Manager, Pool, int, int], None], str] = {
     stack_a_slot_twice: "S1: a slot is on the free stack twice",
+    stack_more_than_there_are: "S1: 9 slots are counted as free, the stack has 8",
     lose_a_free_slot: "S1: 5 slots on the free stack, 6 words are free",
     pin_a_free_slot: "S2: a free slot has pins",
     hold_a_free_slot: "S2: a free slot has holds",
