@@ -299,6 +299,7 @@ class RequestTable:
             done = still(done)
             self._manager.unpark()
             self._manager.tick()
+            self._manager.drop_expired()
             rejected, published = int(state.drafts[row]), int(state.shared[row])
             self._drafts.settle(row, done)
             try:
