@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import random
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from kvfsm.codegen.cli import main
+from kvfsm.codegen.emit_python import Home, emit
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
@@ -26,6 +28,7 @@ from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 from kvfsm.runtime.table import Fired, Table
 from kvfsm.runtime.tenants import Tenants
+from kvfsm.spec.language.load import load_spec
 
 REPO = Path(__file__).parents[2]
 KV, INDEXER, TAIL, WINDOW = "compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"
@@ -59,6 +62,19 @@ class Edit:
 Generate = Callable[..., Kinds]
 
 
+def edited(spec: Path, *edits: Edit) -> Path:
+    """A copy of the shipped spec with some edits, without protocols, which nothing is generated from."""
+    for folder in ("objects", "safeguards", "models", "protocols/machines"):
+        shutil.copytree(REPO / "spec" / folder, spec / folder)
+    shutil.copy(REPO / "spec" / "vocabulary.yaml", spec)
+    for edit in edits:
+        path = spec / "objects" / f"{edit.kind}.yaml"
+        before = path.read_text("utf-8")
+        path.write_text(edit.of(before), "utf-8")
+        assert path.read_text("utf-8") != before
+    return spec
+
+
 @pytest.fixture(scope="module")
 def generate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generate]:
     """Table classes by kind, generated from the shipped spec with some edits; made once for each."""
@@ -69,16 +85,11 @@ def generate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generate]:
     def generated(*edits: Edit) -> Kinds:
         if edits not in made:
             name = f"cache_{len(made)}"
-            spec = home / f"spec_{len(made)}"
-            for folder in ("objects", "safeguards", "models", "protocols/machines"):  # protocols are not needed here
-                shutil.copytree(REPO / "spec" / folder, spec / folder)
-            shutil.copy(REPO / "spec" / "vocabulary.yaml", spec)
-            for edit in edits:
-                path = spec / "objects" / f"{edit.kind}.yaml"
-                before = path.read_text("utf-8")
-                path.write_text(edit.of(before), "utf-8")
-                assert path.read_text("utf-8") != before
-            assert main(["gen", "--spec", str(spec), "--out", str(home / name), "--json"]) == 0
+            spec = load_spec(edited(home / f"{len(made)}" / "spec", *edits)).required()
+            modules = emit(spec, Home("runtime", "kvfsm.runtime", "tests", f"{name}.runtime"))
+            for path, text in {"__init__.py": "", **modules}.items():  # of what `kvfsm gen` writes only what runs here
+                (home / name / path).parent.mkdir(parents=True, exist_ok=True)
+                (home / name / path).write_text(text, "utf-8")
             made[edits] = importlib.import_module(f"{name}.runtime").KINDS
         return made[edits]
 
@@ -177,6 +188,13 @@ def test_by_last_use_what_was_used_last_goes_last(generate: Generate, step: int)
         bench.put(name, granules)
     bench.use("a", 2)
     assert bench.victims(step=step) == ["a2", "b1", "b0", "c0", "a1", "a0"]
+
+
+def test_the_command_writes_what_these_tests_run_on(generate: Generate, tmp_path: Path) -> None:
+    spec = edited(tmp_path / "spec", LFU)
+    assert main(["gen", "--spec", str(spec), "--out", str(tmp_path / "cache"), "--json"]) == 0
+    written = (tmp_path / "cache" / "runtime" / "compressed_kv.py").read_text("utf-8")
+    assert written == Path(inspect.getfile(generate(LFU)[KV])).read_text("utf-8")
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 32])
