@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Plan, Reason
+from .attempts import Attempts
 from .errors import Refused
 from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
 from .generated import Refusal
@@ -28,9 +29,6 @@ from .ticket import Batch, Numbers, Slots, Ticket
 if TYPE_CHECKING:
     from .manager import Manager
 
-LOAD_ATTEMPTS = 2
-"""Failed loads of one object in a row after which it counts as missing, see ``Ticket.done``."""
-_REMEMBERED = 4096  # objects whose failures are remembered
 _NO_SLOTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -41,18 +39,7 @@ class Loader:
         self._manager = manager
         self._numbers = itertools.count(1)
         self.tickets: dict[int, Ticket] = {}
-        self._failures: dict[ObjectId, int] = {}
-
-    def usable(self, name: ObjectId) -> bool:
-        """Whether an object is worth another attempt."""
-        return self._failures.get(name, 0) < LOAD_ATTEMPTS
-
-    def forget_failures(self, names: Sequence[ObjectId] | None = None) -> None:
-        """Objects were stored anew; None: all. The caller holds the lock."""
-        if names is None:
-            self._failures.clear()
-        for name in names or ():
-            self._failures.pop(name, None)
+        self.attempts = Attempts()
 
     def bringing(self, plan: Plan) -> int | None:
         """The open ticket to name in a plan, see there. The caller holds the lock. Cost: O(log n) a ticket."""
@@ -63,11 +50,6 @@ class Loader:
                 if brings > most:
                     best, most = number, brings
         return best
-
-    @property
-    def failures(self) -> int:
-        """Objects whose last load failed."""
-        return len(self._failures)
 
     def load(self, plan: Plan, owner: str) -> None:
         """Run a plan's ticket to its end."""
@@ -215,11 +197,11 @@ class Loader:
             self._publish(ticket)
             self._discard(ticket)
             if not ok:
-                self._count_failures(self._objects(ticket, plan.wanted if ticket.missing is None else ticket.missing))
-            if ticket.kept and self._failures:
+                self.attempts.failed(self._objects(ticket, plan.wanted if ticket.missing is None else ticket.missing))
+            if ticket.kept and self.attempts.failing:
                 loaded = [batch for batch in ticket.batches if batch.begin == "load_begin"]
                 kept = {batch.kind: batch.places[batch.granules < ticket.kept] for batch in loaded}
-                self.forget_failures(self._objects(ticket, kept))
+                self.attempts.forget(self._objects(ticket, kept))
             self._end(ticket, "done" if ok and fits else "failed")
 
     def abort(self, ticket: Ticket) -> None:
@@ -313,12 +295,6 @@ class Loader:
         for kind, where in places.items():
             found += self._manager.object_of(claim.digests, claim.salt, kind, np.unique(np.asarray(where, np.int64)))
         return found
-
-    def _count_failures(self, names: Sequence[ObjectId]) -> None:
-        for name in names:
-            self._failures[name] = self._failures.pop(name, 0) + 1
-            if len(self._failures) > _REMEMBERED:
-                self._failures.pop(next(iter(self._failures)))
 
     def _publish(self, ticket: Ticket) -> None:
         """Make what the ticket keeps readable, and give back what others published meanwhile."""

@@ -549,7 +549,7 @@ class Manager:
             self.epoch += 1
             self._retire_all()
             self.core.clear()
-            self.loader.forget_failures()
+            self.loader.attempts.forget()
             if self.store is not None:
                 self.store.reset()
             for pool in self.core.pools.values() if scrub else ():

@@ -370,8 +370,9 @@ class Matcher:
             return np.zeros(len(places), np.bool_)
         names = manager.object_of(digests, salt, kind, places)
         stored = manager.store.contains(names)
-        if manager.loader.failures:
-            stored = stored & np.fromiter((manager.loader.usable(name) for name in names), np.bool_, len(names))
+        attempts = manager.loader.attempts
+        if attempts.failing:
+            stored = stored & np.fromiter(map(attempts.usable, names), np.bool_, len(names))
         return stored
 
     def _answer(self, plan: Plan | None, cap: int, said: _Said) -> Answer:

@@ -86,7 +86,7 @@ class Storer:
                 items.append(Item(name, arena[slot], {"boundary": place, "lossy": False}))
         written = manager.store.put_many(items, at_epoch=epoch)
         with manager.lock:
-            manager.loader.forget_failures([item.id for item in items])
+            manager.loader.attempts.forget([item.id for item in items])
         return written
 
     def persist(self, keys: Keys, start: int) -> int:
@@ -114,7 +114,7 @@ class Storer:
         manager = self._manager
         assert manager.store is not None
         names = manager.object_of(keys.digests, keys.salt, kind, places)
-        usable = np.fromiter(map(manager.loader.usable, names), np.bool_, len(names))
+        usable = np.fromiter(map(manager.loader.attempts.usable, names), np.bool_, len(names))
         lacking = ~(manager.store.contains(names) & usable)
         return slots[lacking], places[lacking]
 

@@ -46,7 +46,7 @@ def _entries(manager: Manager) -> Iterator[Any]:
     rows = manager.requests._rows
     yield rows.tokens.tolist(), rows.blocks.tolist(), rows.shared.tolist(), rows.lossy.tolist()
     yield tuple(dict.__len__(one) for one in (manager.fills, manager.receipts, manager.loader.tickets))
-    yield sorted(map(repr, dict.items(manager.loader._failures)))
+    yield sorted(map(repr, dict.items(manager.loader.attempts._failures)))
 
 
 def _segment(segment: Any) -> tuple[Any, ...]:

@@ -148,7 +148,8 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
     manager.receipts = Entries("receipts", scheduler, lock, manager.receipts)
     manager.fills = Entries("fills", scheduler, lock, manager.fills)
     manager.loader.tickets = Entries("tickets", scheduler, lock, manager.loader.tickets)
-    manager.loader._failures = Entries("failures", scheduler, lock, manager.loader._failures)
+    attempts = manager.loader.attempts
+    attempts._failures = Entries("failures", scheduler, lock, attempts._failures)
 
 
 def _watched_class(

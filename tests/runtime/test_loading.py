@@ -192,12 +192,12 @@ def test_a_load_that_others_carry_out_is_tried_twice_too() -> None:
         tries += 1
     assert tries == 2
     assert plan is not None and plan.boundary == 1  # what lies before is not to blame
-    manager.loader.forget_failures()
+    manager.loader.attempts.forget()
     for _ in range(2):
         plan = manager.match(keys).plan
         assert plan is not None
         manager.load_begin(plan).done(False)  # nobody knows why: all of it counts
-    assert manager.match(keys).plan is None and manager.loader.failures == plan.objects
+    assert manager.match(keys).plan is None and manager.loader.attempts.failing == plan.objects
     audited(manager)
 
 
@@ -207,9 +207,9 @@ def test_a_load_that_goes_well_counts_its_objects_as_sound_again() -> None:
     plan = manager.match(keys).plan
     assert plan is not None
     manager.load_begin(plan).done(False)
-    assert manager.loader.failures == plan.objects
+    assert manager.loader.attempts.failing == plan.objects
     assert manager.load(plan).now == A
-    assert manager.loader.failures == 0
+    assert manager.loader.attempts.failing == 0
     audited(manager)
 
 

@@ -284,7 +284,8 @@ def test_a_transfer_that_breaks_fails_its_ticket_and_blames_no_object() -> None:
     store.act = breaks
     with pytest.raises(OSError, match="the wire"):
         ticket.transfer()
-    assert (ticket.state, ticket.kept, manager.loader.failures, sum(held(manager).values())) == ("failed", 0, 0, 0)
+    assert (ticket.state, ticket.kept, manager.loader.attempts.failing) == ("failed", 0, 0)
+    assert sum(held(manager).values()) == 0
     assert manager.load(plan_of(manager, keys)).now == 4 * A
     audited(manager)
 
@@ -610,7 +611,7 @@ def test_of_a_load_with_a_hole_the_whole_granules_before_it_are_left(kind: str, 
         ticket.transfer()
     assert (ticket.state, ticket.kept) == ("failed", cut)
     check_left(manager, keys, ticket, cut)
-    assert manager.loader.failures == 1  # the others are sound
+    assert manager.loader.attempts.failing == 1  # the others are sound
     store.lost.clear()
     store.objects.pop(lost)
     left = manager.match(keys)  # the store has found out: the answer is shorter now
@@ -666,7 +667,7 @@ def test_of_a_failure_without_reasons_nothing_is_left(missing: Any) -> None:
     land_all(manager, ticket)
     ticket.done(False, missing=missing)
     assert (ticket.state, ticket.kept, sum(held(manager).values())) == ("failed", 0, 0)
-    assert manager.loader.failures == (ticket.plan.objects if missing is None else 0)
+    assert manager.loader.attempts.failing == (ticket.plan.objects if missing is None else 0)
     check_left(manager, keys, ticket, 0)
 
 
@@ -691,7 +692,7 @@ def test_a_hole_that_an_earlier_load_left_is_all_that_the_next_one_brings() -> N
     second = plan_of(manager, keys)
     assert second.wanted["compressed_kv"].tolist() == [2, 3]
     assert manager.load(second).now == GRANULES * GPT.granule
-    assert manager.loader.failures == 0
+    assert manager.loader.attempts.failing == 0
     audited(manager)
 
 
@@ -764,5 +765,5 @@ def test_endings_are_all_that_there_are() -> None:
         seen.add(ticket.state)
         for kind in PROFILE.kinds:
             manager.evict(kind, 99)
-        manager.loader.forget_failures()
+        manager.loader.attempts.forget()
     assert seen == set(ENDINGS)

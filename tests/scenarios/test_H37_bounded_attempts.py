@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvfsm.runtime.loading import Loader
+from kvfsm.runtime.attempts import Attempts
 
 KV = "compressed_kv"
 Drive = Callable[[Any, Any, Any], None]
@@ -90,6 +90,6 @@ def test_H37_what_is_stored_again_is_found(bench: Any, open_store: Any, drive: D
 def test_H37_control_a_verdict_that_is_remembered_is_noticed(
     bench: Any, open_store: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Loader, "usable", lambda self, name: True)
+    monkeypatch.setattr(Attempts, "usable", lambda self, name: True)
     with pytest.raises(AssertionError, match="3 <= 2"):
         until_finished(bench, open_store, drive)
