@@ -12,6 +12,7 @@ from ..spec.language.load import Spec
 from ..spec.language.model import Case, Event, Field, HitPolicy, Machine, Mutant
 from ..spec.language.protocol import Protocol
 from ..spec.targets.text import render
+from .emit_python import SHIPPED, Home
 from .layout import header, source_of
 from .names import class_name
 from .picture import eviction_rule, marks
@@ -22,15 +23,32 @@ _HIT = {
     HitPolicy.BY_KIND: "a prefix hit asks as the kind that the object holds does",
 }
 
+_MEASURED = (
+    "",
+    "## Five queues beside one line",
+    "",
+    "Not from the spec, but from runs: a request trace goes through scheduler, queues, admission and manager on",
+    "virtual time, by the five queues and by one line for all, with a steady disk and with one that stalls. The page",
+    "behind the picture has all numbers, those included where one line does better.",
+    "",
+    "[![Five queues beside one line](queues.svg)](queues.md)",
+    "",
+    "```bash",
+    "kvfsm replay tests/data/mooncake_slice.jsonl --model deepseek_v4_flash --memory 40e9 --compare "
+    "-o diagrams/queues.svg",
+    "```",
+)
+"""What `kvfsm replay --compare` draws into this repository."""
 
-def emit(spec: Spec) -> dict[str, str]:
+
+def emit(spec: Spec, home: Home = SHIPPED) -> dict[str, str]:
     """Path -> Markdown: a page for each machine, and the index."""
     pages = {f"diagrams/{machine.name}.md": page(machine, spec) for machine in spec.generated}
-    return {"diagrams/README.md": index(spec)} | pages
+    return {"diagrams/README.md": index(spec, measured=home is SHIPPED)} | pages
 
 
-def index(spec: Spec) -> str:
-    """All pictures on one page, each with what it shows."""
+def index(spec: Spec, *, measured: bool) -> str:
+    """All pictures on one page, each with what it shows; ``measured``: also what the runtime was seen to do."""
     lines = [
         f"<!-- {header('spec/')} -->",
         "# What the spec says, in pictures",
@@ -60,6 +78,8 @@ def index(spec: Spec) -> str:
         "at work; bold, kept but not read anew; square corners, a failure or doubt. The table under it says why events"
     ]
     lines += ["are refused. The same diagrams as text: `.mmd` (Mermaid), `.dot` (Graphviz)."]
+    if measured:
+        lines += _MEASURED
     for machine in spec.generated:
         lines += ["", f"## {machine.title}", "", *_paragraph(machine.about), ""]
         lines.append(f"[![{machine.title}]({machine.name}.svg)]({machine.name}.md)")

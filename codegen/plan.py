@@ -15,7 +15,7 @@ from .layout import header, source_of
 # Modules of this package with ``emit(spec) -> {path: text}``, in the order in which ``gen`` lists their files.
 EMITTERS = ("schema", "python", "models", "cuda", "dot", "mermaid", "markdown", "tests")
 # Those whose texts depend on the package that they are written into.
-AT_HOME = ("python", "tests")
+AT_HOME = ("python", "markdown", "tests")
 # Those whose files lie beside the spec, and so in no package.
 BESIDE_SPEC = ("schema",)
 

@@ -109,6 +109,13 @@ def _compare(args: argparse.Namespace, setting: Setting) -> int:
     from .replay_compare import as_json, compare, page, text
     from .replay_plot import plot
 
+    if args.out is not None:
+        if args.out.suffix != ".svg":
+            raise Misused(f"-o draws an SVG, and '{args.out}' says otherwise; give another -o FILE.svg")
+        try:
+            write.takes(args.out.parent)
+        except write.WriteError as error:
+            raise Misused(f"{error}; give another -o FILE.svg") from None
     with _interrupts() as stopped, _progress(len(setting.trace.requests)) as tell:
         found = compare(setting, stopped, tell)
     if args.json:
@@ -127,17 +134,28 @@ def _compare(args: argparse.Namespace, setting: Setting) -> int:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that was given, without what only says where things lie."""
-    given = vars(args)
-    parser = argparse.ArgumentParser()
+    """The command that makes the same picture again."""
+    parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
     words = ["kvfsm replay", str(args.trace)]
     for action in parser._actions:
-        value = given.get(action.dest)
-        if action.option_strings and value != action.default and value is not None:
-            shown = "" if value is True else f" {':'.join(map(str, value)) if isinstance(value, tuple) else value}"
-            words.append(f"{action.option_strings[0]}{shown}")
+        value = getattr(args, action.dest, None)
+        if action.option_strings and action.dest != "json" and value != action.default:
+            words += [action.option_strings[0], *([] if value is True else [_word(value)])]
     return " ".join(words)
+
+
+def _word(value: Any) -> str:
+    """A value as its option takes it.
+
+    >>> _word(40_000_000_000), _word((500.0, 900.0)), _word(8192)
+    ('40e9', '500:900', '8192')
+    """
+    if isinstance(value, tuple):
+        return ":".join(f"{part:g}" for part in value)
+    if isinstance(value, int) and value and value % 10**9 == 0:
+        return f"{value // 10**9}e9"
+    return str(value)
 
 
 # ---- what was given -----------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--requests", type=_live, default=32, metavar="N",
                        help="requests that have slots, whether they load, wait for a step or run (32)")  # fmt: skip
     group.add_argument("--in-flight-blocks", type=_count, metavar="N",
-                       help="slots that open loads fill, from each tier (a quarter, or the longest prompt)")  # fmt: skip
+                       help="slots that open loads fill, each tier (a quarter, or the longest prompt)")  # fmt: skip
     group.add_argument("--step-tokens", type=_count, default=8192, metavar="N",
                        help="tokens of prompts that a step computes in each queue (8192)")  # fmt: skip
     group.add_argument("--give-up", type=_above, metavar="MS",

@@ -13,7 +13,7 @@ from .replay_compare import LINES, Comparison, Result
 
 _EDGE, _TOP = 24, 92
 _WIDTH, _HEIGHT = 400, 200  # of a panel
-_AXIS, _ROW = 52, 372  # room left of a panel for its axis; from one row to the next
+_AXIS, _ROW = 52, 340  # room left of a panel for its axis; from one row to the next
 _GAP = 48
 _COLOURS = dict(zip(LINES, ("#1F5FA8", "#B84A00"), strict=True))
 _GREY = "#CCCCCC"

@@ -38,7 +38,7 @@ class MemoryStore:
         for item in items:
             known = self._objects.get(item.id)
             if known is None or (known[1].get("lossy", False) and not item.meta.get("lossy", False)):
-                self._objects[item.id] = bytes(memoryview(item.payload).cast("B")), dict(item.meta)
+                self._objects[item.id] = bytes(_view(item.payload)), dict(item.meta)
                 written += 1
         return written
 
@@ -48,7 +48,7 @@ class MemoryStore:
         if known is None:
             return Found(Verdict.MISS)
         payload, meta = known
-        memoryview(into).cast("B")[: len(payload)] = payload
+        _view(into)[: len(payload)] = payload
         return Found(Verdict.OK, meta, len(payload))
 
     def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:
@@ -68,3 +68,9 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _view(buffer: Readable | Writable) -> memoryview:
+    """The bytes of a buffer, flat."""
+    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
+    return view.cast("B")

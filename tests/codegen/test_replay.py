@@ -16,8 +16,10 @@ from kvfsm.codegen.cli.replay_report import mapping
 from kvfsm.codegen.cli.replay_run import Replay, tiers_of
 from kvfsm.codegen.cli.replay_trace import RequestTrace, read_trace
 from kvfsm.runtime.answers import Answer, AnswerKind, Claim, Plan
+from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.queues import Queues
 from kvfsm.runtime.requests import RequestTable
 from kvfsm.runtime.scheduler import Work
 
@@ -231,6 +233,22 @@ def test_a_pool_far_too_small_rejects_by_name_and_goes_on(tmp_path: Path, capsys
     assert "3 rejected (ADMISSION 3)" in capsys.readouterr().out
 
 
+def test_waits_and_limits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, [(0, 320, 2, list(range(10))), (0, 320, 2, list(range(20, 30)))])
+    arguments = [trace, "--model", "tiny_llama", "--block", "32", "--requests", "1", "--prefill", "1000"]
+    found = said(capsys, *arguments)
+    assert found["in_flight"]["requests"] == {"most": 1, "limit": 1} and found["deferred"] == 1
+    first = 20.0 + 320.0 + 2 * 20.0  # a step of all of its prompt, and two of a token each
+    assert found["waits"]["resident"] == {"count": 2, "mean": first / 2, "p50": 0.0, "p99": first, "max": first}
+    assert found["waits"]["all"] == found["waits"]["resident_only"] == found["waits"]["resident"]
+    assert found["waits"]["disk"]["count"] == 0 and found["virtual_seconds"] == round(2 * first / 1000, 3)
+    gone = said(capsys, *arguments, "--give-up", "200")
+    assert (gone["requests"], gone["cancelled"], gone["live"]) == (1, 1, 0)
+    assert main(["replay", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "at most 1 of 1 requests" in out and "resident 2 requests: mean 190 ms, p50 0, p99 380, max 380" in out
+
+
 def test_more_room_than_a_trace_needs_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path, BY_HAND)
     sizes = [
@@ -289,6 +307,32 @@ def test_bytes_that_change_under_a_reader_are_seen(
     monkeypatch.setattr(RequestTable, "publish", spoil)
     found = said(capsys, written(tmp_path, BY_HAND[:2]), "--model", "tiny_llama", "--block", "32", code=1)
     assert found["violations"][0]["text"].startswith("S5: slot ")
+
+
+def test_a_checkpoint_that_changes_before_it_is_gone_on_from_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish = Manager.publish
+
+    def spoil(self: Manager, fill: Fill) -> None:
+        publish(self, fill)
+        self.core.pools["uncompressed_tail"].arena.bytes[fill.slots["uncompressed_tail"], 0] ^= 1
+
+    trace = written(tmp_path, [(0, 160, 2, [1, 2, 3]), (1000, 128, 2, [1, 4])])
+    arguments = [trace, "--model", "tiny-deepseek-v4", "--block", "64"]
+    assert said(capsys, *arguments)["violations"] == []
+    monkeypatch.setattr(Manager, "publish", spoil)
+    found = said(capsys, *arguments, code=1)
+    assert "of uncompressed_tail was given out for another prefix" in found["violations"][0]["text"]
+
+
+def test_requests_that_wait_for_ever_are_a_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Queues, "turns", lambda self, queue, budget, **given: iter(()))
+    found = said(capsys, written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", code=1)
+    assert found["violations"][0]["text"].startswith("T1: 6 requests wait") and found["complete"] is False
+    assert (found["requests"], found["live"]) == (0, 6)
 
 
 def test_a_refusal_that_is_not_for_room_is_a_fault(
@@ -387,6 +431,13 @@ def test_an_empty_trace_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture
         (["{trace}", "--model", "llama", "--requests", "5000"], "give at most 1000"),
         (["{trace}", "--model", "llama", "--chunk", "100"], "not a multiple of the granule 16; give 112"),
         (["{trace}", "--model", "llama", "--store", "{trace}"], "give another --store DIR"),
+        (["{trace}", "--model", "llama", "--disk", "0"], "give a number above 0"),
+        (["{trace}", "--model", "llama", "--stall", "9:8"], "give the earlier time first"),
+        (["{trace}", "--model", "llama", "--stall", "9"], "such as 20000:30000"),
+        (["{trace}", "--model", "llama", "-o", "queues.svg"], "give both"),
+        (["{trace}", "--model", "llama", "--compare", "--store", "x"], "leave out --store"),
+        (["{trace}", "--model", "llama", "--compare", "-o", "{trace}/a/b.svg"], "give another -o FILE.svg"),
+        (["{trace}", "--model", "llama", "--compare", "-o", "{folder}/b.md"], "says otherwise"),
         (["{trace}", "--model", "llama", "--trace-out", "{folder}/a/b"], "give another --trace-out FILE"),
     ],
 )
