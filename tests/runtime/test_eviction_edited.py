@@ -29,6 +29,7 @@ from kvfsm.runtime.stores.store import Namespace
 from kvfsm.runtime.table import Fired, Table
 from kvfsm.runtime.tenants import Tenants
 from kvfsm.spec.language.load import load_spec
+from kvfsm.spec.language.problems import SpecError
 
 REPO = Path(__file__).parents[2]
 KV, INDEXER, TAIL, WINDOW = "compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"
@@ -522,6 +523,17 @@ def test_who_is_over_its_budget_gives_first_though_others_are_older(generate: Ge
     assert bench.manager.audit().ok
 
 
+def test_within_its_budget_a_tenant_gives_of_its_own_before_others_within_theirs_do(generate: Generate) -> None:
+    bench = Bench(generate(Edit(meta=("tenant: u32",), more=("budget: {tenant: 50}",))), slots=16)
+    for name, granules in (("b", 6), ("c", 6), ("a", 4)):
+        bench.put(name, granules, salt=name.encode())
+    bench.use("a")
+    bench.put("more", 3, salt=b"a")
+    assert bench.went() == ["a3", "a2", "a1"]  # the youngest of all
+    bench.put("d", 2, salt=b"d")  # has nothing of its own
+    assert bench.went()[3:] == ["b5", "b4"]
+
+
 def test_without_budgets_the_oldest_goes_whosever_it_is(generate: Generate) -> None:
     bench = Bench(generate(Edit(meta=("tenant: u32",))), slots=16)
     bench.put("old", 4, salt=b"b")
@@ -625,6 +637,13 @@ def test_what_hangs_on_a_granule_goes_with_it(generate: Generate) -> None:
     assert sorted(bench.went(INDEXER)) == ["a0", "a1", "b0", "b1"]
     assert bench.manager.core.pools[INDEXER].free == bench.slots - 1
     assert bench.manager.audit().ok
+
+
+@pytest.mark.parametrize("name", ["swa_windw", "compressed_kv", "ondisk_prefix", "queued"])
+def test_only_another_kind_with_slots_in_memory_goes_along(tmp_path: Path, name: str) -> None:
+    spec = edited(tmp_path / "spec", Edit(more=(f"cascade: {name}",)))
+    with pytest.raises(SpecError, match=f"E313 '{name}' goes with 'compressed_kv', and is no other kind"):
+        load_spec(spec).required()
 
 
 def test_without_a_cascade_it_stays(generate: Generate) -> None:
