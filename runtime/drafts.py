@@ -4,8 +4,7 @@ The device writes drafts to the places of the positions after the last committed
 
     granule table   the entry of its block, past those of committed tokens
     window          as ``RequestTable.resolve`` says
-    tail            row ``position % max(ratio, rows)`` of a part with ``rows`` pending rows; the token that ends a
-                    stretch of ``ratio`` needs none where that row isn't there
+    tail            as ``pending_row`` says
 
 It leaves the tail's carry alone until drafts are accepted. So drafts overwrite nothing of committed tokens as long as
 positions from the start of the unfinished stretch to the last draft, and those that the window still reads, have rows
@@ -88,6 +87,20 @@ class Drafts:
             state.cut_blocks(row, -(-now // state.granule), done)
             if self._window is not None:
                 self._window.settle_drafts(row, now, done)
+
+
+def pending_row(ratio: int, rows: int, position: int) -> int | None:
+    """The row of a token in a tensor of ``rows`` pending rows of a tail; None where it needs none.
+
+    The token that ends a stretch of ``ratio`` is compressed with those before it at once, so ``ratio - 1`` rows do.
+
+    >>> [pending_row(4, 3, position) for position in range(28, 33)]
+    [0, 1, 2, None, 0]
+    >>> [pending_row(4, 8, position) for position in range(28, 33)]
+    [4, 5, 6, 7, 0]
+    """
+    row = position % max(ratio, rows)
+    return row if row < rows else None
 
 
 _MANY = np.int64(np.iinfo(np.int64).max)

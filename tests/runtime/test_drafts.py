@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvfsm.runtime.answers import Reason
-from kvfsm.runtime.drafts import Drafts
+from kvfsm.runtime.drafts import Drafts, pending_row
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.requests import GUARD
@@ -105,6 +105,30 @@ def test_drafts_have_places_of_their_own(name: str) -> None:
                 requests.resolve(row, tokens + count)
         requests.finish(row)
     assert all_free(manager)
+
+
+@pytest.mark.parametrize("pending", [15, 16, 22, 40])
+def test_drafts_have_rows_of_their_own_in_the_tail(pending: int) -> None:
+    """As many as fit, and with one more a row would be written twice."""
+    manager = make(compressing(pending, retained=40))
+    parts = manager.profile.layouts["uncompressed_tail"].parts
+
+    def written_twice(tokens: int, drafts: int) -> bool:
+        """Whether tokens that wait in the tail, or drafts, share a row of some part."""
+        for part in parts:
+            waiting = range(tokens // part.ratio * part.ratio, tokens + drafts)
+            rows = [pending_row(part.ratio, part.rows, position) for position in waiting]
+            own = [row for row in rows if row is not None]
+            if len(own) > len(set(own)):
+                return True
+        return False
+
+    for tokens in range(1, 70):
+        row = manager.requests.admit(tokens)
+        tail, _ = manager.requests._drafts.room(np.array([row]))
+        assert not written_twice(tokens, int(tail[0]))
+        assert written_twice(tokens, int(tail[0]) + 1)
+        manager.requests.finish(row)
 
 
 def test_drafts_that_would_overwrite_what_is_needed_are_refused_and_told_how_many_fit() -> None:
