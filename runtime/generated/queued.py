@@ -239,16 +239,16 @@ class Queued(Slot):
                 raise self._illegal("start")
 
     def preempt(self, *, expected: int, where: QueuedQueue) -> Refusal | None:
-        """It gives its blocks back to another, and waits again for what it then misses.
+        """It gives its blocks back, or has lost what it read, and waits again for what it then misses.
 
-        Fired by: allocator. Taken in: running. Refused as: stale.
+        Fired by: allocator. Taken in: ready, running. Refused as: stale.
         """
         check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
-            case QueuedState.RUNNING:
-                # running --preempt--> waiting
+            case QueuedState.READY | QueuedState.RUNNING:
+                # ready, running --preempt--> waiting
                 self._set(state=QueuedState.WAITING, queue=where, tries=0)
                 return None
             case _:
@@ -347,7 +347,7 @@ CASES: tuple[Case, ...] = (
          effect=lambda slot, expected: {"queue": QueuedQueue.RESIDENT}),
     Case("preempt", 1, ALL, "expected != generation", lambda slot, expected, where: expected != slot.generation,
          refusal="stale", lists=False),
-    Case("preempt", 2, ("running",), "", always, to="waiting", do="queue: where, tries: 0",
+    Case("preempt", 2, ("ready", "running"), "", always, to="waiting", do="queue: where, tries: 0",
          effect=lambda slot, expected, where: {"queue": where, "tries": 0}),
     Case("leave", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation, refusal="stale",
          lists=False),
@@ -481,7 +481,7 @@ def _start(words: Words, expected: Number) -> tuple[Words, Codes]:
     return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE | _RUNNING | (_QUEUE_RESIDENT << 27), words), codes
 
 
-_PREEMPT_ELSE = by_state({_RUNNING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_PREEMPT_ELSE = by_state({_READY: Refusal.APPLIED, _RUNNING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
 
 
 def _preempt(words: Words, expected: Number, where: Number) -> tuple[Words, Codes]:
@@ -490,7 +490,7 @@ def _preempt(words: Words, expected: Number, where: Number) -> tuple[Words, Code
     generation = words >> 3 & 0xFFFFFF
     codes = _PREEMPT_ELSE[state]
     codes[expected != generation] = Refusal.STALE
-    # running --preempt--> waiting
+    # ready, running --preempt--> waiting
     return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE_TRIES | _WAITING | (where << 27), words), codes
 
 
@@ -548,7 +548,7 @@ class QueuedTable(Table):
     """
 
     MACHINE = "queued"
-    DIGEST = "7e3019c71c98b78fe08196b1902f0ffa6de7514a6e71dab2eaa93b054be47a17"
+    DIGEST = "4f41ebd34b19a0baf59747d6cf66a34cde63b613c4ddf605dd298c994e29b71e"
     LAYOUT = LAYOUT
     STATES = QueuedState
     REFUSALS = Refusal
@@ -649,9 +649,9 @@ class QueuedTable(Table):
         return self._apply("start", _start, index, self._number("expected", expected, MAX_GENERATION, index))
 
     def preempt(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, where: npt.ArrayLike) -> Codes:
-        """It gives its blocks back to another, and waits again for what it then misses.
+        """It gives its blocks back, or has lost what it read, and waits again for what it then misses.
 
-        Fired by: allocator. Taken in: running. Refused as: stale.
+        Fired by: allocator. Taken in: ready, running. Refused as: stale.
         """
         index = self._index(slots)
         return self._apply(
