@@ -162,12 +162,16 @@ class RealFiles:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            name = holder.encode()
+            os.pwrite(handle, name, 0)  # in place: a full disk has room for it where there was a name before
+            os.ftruncate(handle, len(name))
         except BlockingIOError as problem:
             owner = os.pread(handle, 4096, 0).decode("utf-8", "replace").strip() or "a process that gave no name"
             os.close(handle)
             raise StoreLocked(f"{path.parent} is in use by {owner}; one writer at a time may open it") from problem
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, holder.encode(), 0)
+        except BaseException:
+            os.close(handle)
+            raise
         return handle
 
 

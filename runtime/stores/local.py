@@ -56,6 +56,20 @@ _COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
 _EPOCH_MAX = LAYOUT.field("epoch").high
 _RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FIXES = {
+    errno.ENOSPC: "free space on this disk, or collect()",
+    errno.EDQUOT: "raise the quota, or collect()",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or give smaller segment_bytes",
+    errno.EACCES: "let this user write there",
+    errno.EPERM: "let this user write there",
+    errno.EROFS: "mount it for writing, or give another directory",
+    errno.ENOTDIR: "give a directory",
+    errno.EEXIST: "give a directory",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.EIO: "look at the disk; what it can still read can be copied",
+}
+"""What helps, by the system's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +134,7 @@ class LocalStore:
 
         Raises:
             StoreLocked: another writer has it open; the message names it.
-            StoreFailed: the directory can't be read or written.
+            StoreFull, StoreFailed: the directory can't be read or written.
             ValueError: a kind or format that can't be stored.
 
         """
@@ -147,14 +161,14 @@ class LocalStore:
         try:
             self._lock_file = self._prepare()
         except OSError as problem:
-            raise StoreFailed(f"{self.path} can't be used as a store: {problem}") from problem
+            raise self._failure(problem, "it can't be used as a store") from problem
         try:
             self._recover()
         except BaseException as problem:
             self._log.close()
             self._files.close(self._lock_file)
             if isinstance(problem, OSError):
-                raise StoreFailed(f"{self.path} can't be opened: {problem}") from problem
+                raise self._failure(problem, "it can't be opened") from problem
             raise
 
     def __enter__(self) -> LocalStore:
@@ -289,10 +303,10 @@ class LocalStore:
             except NotDurable as problem:
                 self._log.broken = _RESET_AGAIN
                 self._end_epoch()
-                raise StoreFailed(f"epoch {self._epoch} has begun but a power cut may undo it: {problem}") from problem
+                what = f"epoch {self._epoch} has begun but a power cut may undo it: {problem}; fix: reset again"
+                raise StoreFailed(f"{self.path}: {what}") from problem
             except OSError as problem:
-                with contextlib.suppress(OSError):  # what can't be removed now is removed at the next opening
-                    self._sweep_temporaries()
+                self._try_to_sweep()
                 raise self._failure(problem, "the epoch was not ended") from problem
             if self._log.broken == _RESET_AGAIN:
                 self._log.broken = None
@@ -389,7 +403,12 @@ class LocalStore:
         self._directory.recover(entries, verdicts)
         now = State(self._epoch, self._log.mark())
         if now != state:
-            now.write(self._files, self.path)
+            try:
+                now.write(self._files, self.path)
+            except OSError:
+                if state is None or now.epoch != state.epoch:
+                    raise
+                self._try_to_sweep()  # it only saves the next opening a look at the newest group
 
     def _entry(self, segment: Segment, header: Header) -> Entry:
         return Entry(
@@ -407,6 +426,11 @@ class LocalStore:
         for name in self._files.list_directory(self.path):
             if name.endswith(TEMPORARY):
                 self._files.unlink(self.path / name)
+
+    def _try_to_sweep(self) -> None:
+        """The same; what can't be removed now is removed at the next opening."""
+        with contextlib.suppress(OSError):
+            self._sweep_temporaries()
 
     # Writing; the writer lock is held.
 
@@ -525,7 +549,9 @@ class LocalStore:
 
     def _failure(self, problem: OSError, what: str) -> StoreFull | StoreFailed:
         kind = StoreFull if problem.errno in _FULL else StoreFailed
-        return kind(f"{self.path}: {problem.strerror or problem}; {what}")
+        fix = f"; fix: {_FIXES[problem.errno]}" if problem.errno in _FIXES else ""
+        where = problem.filename or self.path
+        return kind(f"{where}: {problem.strerror or problem}; {what}{fix}")
 
     # Collecting; the writer lock is held.
 

@@ -9,6 +9,7 @@ Names, epochs and verdicts of objects belong to ``local.py``. Writers call under
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -117,7 +118,9 @@ class Segments:
         removed = 0
         if last is not None and top > mark.group:
             if is_whole(self.files, last, namespace, top):
-                # The process may have been killed between writing and syncing: served only once it is durable.
+                # The process may have been killed between writing and syncing: served only once it is durable. It is
+                # written anew, because after a sync that failed the system may take bytes for synced that are not.
+                rewrite(self.files, last, namespace, top)
                 self.files.sync(last.segment.handle)
             else:
                 removed += self._cut(last, last.end(top - 1, namespace), mark)
@@ -193,8 +196,9 @@ class Segments:
             self.files.close(segment.handle)
 
     def remove(self, segment: Segment) -> None:
-        """Take a file out of the directory, durably; open reads go on."""
-        self.files.unlink(segment.path)
+        """Take a file out of the directory, durably; open reads go on. After an error it can be called again."""
+        with contextlib.suppress(FileNotFoundError):  # it is gone already, and that is to be made durable
+            self.files.unlink(segment.path)
         self.files.sync_directory(self.directory)
         del self.by_number[segment.number]
         self._retire(segment)
@@ -241,13 +245,14 @@ class Segments:
         """Take an unfinished group out of its file. Where that fails too, nothing more may be written after it."""
         segment.appendable = False
         try:
-            if segment.size == 0:
-                self.remove(segment)
-                return
             self.files.truncate(segment.handle, segment.size)
             self.files.sync(segment.handle)
         except OSError as second:
             self.broken = f"a write failed ({problem}) and could not be taken back ({second})"
+            return
+        if segment.size == 0:
+            with contextlib.suppress(OSError):  # an empty file does no harm; the next opening removes it
+                self.remove(segment)
 
 
 def segment_number(name: str) -> int | None:
@@ -269,6 +274,15 @@ def is_whole(files: Files, scanned: Scan, namespace: bytes, group: int) -> bool:
         return False
     segment = scanned.segment
     return all(is_all_there(segment, header) and payload_is_sound(files, segment, header) for header in records)
+
+
+def rewrite(files: Files, scanned: Scan, namespace: bytes, group: int) -> None:
+    """Write the records of a group once more, as they are and where they are."""
+    for header in scanned.headers:
+        if header.stamp_namespace == namespace and header.group == group:
+            record = bytearray(header.stride)
+            files.read(scanned.segment.handle, [record], header.offset)
+            files.write(scanned.segment.handle, [record], header.offset)
 
 
 def is_all_there(segment: Segment, header: Header) -> bool:

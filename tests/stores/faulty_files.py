@@ -38,7 +38,8 @@ class Inode:
         self.pending.append(size)
 
     def sync(self) -> None:
-        self.durable = bytearray(self.visible)
+        for change in self.pending:
+            apply(self.durable, change)
         self.pending.clear()
 
 
@@ -92,6 +93,9 @@ class FaultyFiles:
         self.errors: dict[int, int] = {}  # number of an operation -> errno it raises
         self.always: dict[str, int] = {}  # name of an operation -> errno it always raises
         self.capacity: int | None = None  # bytes of all files; a write past it is short and fails
+        self.forgets = False  # a sync that fails drops what it was to write, and the next one says that all is well
+        self.reads = 0
+        self.read_errors: dict[int, int] = {}  # number of a read, from 0 -> errno it raises
         self.dead = False
         self._next_handle = 3
 
@@ -178,6 +182,9 @@ class FaultyFiles:
         self._alive()
         if "read" in self.always:
             raise OSError(self.always["read"], errno.errorcode[self.always["read"]])
+        self.reads += 1
+        if (code := self.read_errors.get(self.reads - 1)) is not None:
+            raise OSError(code, errno.errorcode[code])
         data, done = self.handles[handle][1].visible, 0
         for buffer in buffers:
             piece = data[offset + done : offset + done + len(buffer)]
@@ -195,7 +202,8 @@ class FaultyFiles:
             inode.write(offset, data[: (number % 4) * len(data) // 4])  # a failing write leaves any part behind
             raise
         used = sum(len(inode.visible) for inode in set_of(self.names))
-        room = len(data) if self.capacity is None else self.capacity - used
+        there = max(0, len(inode.visible) - offset)  # bytes that are written over need no room
+        room = len(data) if self.capacity is None else self.capacity - used + there
         if room < len(data):
             inode.write(offset, data[: max(0, room)])
             raise OSError(errno.ENOSPC, "no space left on device")
@@ -208,7 +216,12 @@ class FaultyFiles:
 
     def sync(self, handle: int) -> None:
         path, inode = self.handles[handle]
-        self._changes("sync", path)
+        try:
+            self._changes("sync", path)
+        except OSError:
+            if self.forgets:
+                inode.pending.clear()
+            raise
         inode.sync()
 
     def close(self, handle: int) -> None:
@@ -224,6 +237,8 @@ class FaultyFiles:
 
     def unlink(self, path: Path) -> None:
         self._changes("unlink", path)
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         del self.names[path]
         self.pending_names.append((path, None))
 
