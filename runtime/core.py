@@ -152,10 +152,10 @@ class Core:
         """Whether the spec of some kind declares this meta field."""
         return any(name in table.META for table in self._tables.values())
 
-    def least(self, name: str) -> int:
-        """The greatest number that a meta field holds in every kind that has it."""
+    def most(self, name: str) -> int:
+        """The greatest number that a meta field holds, and an eviction rule reads, in every kind that has it."""
         sizes = [np.iinfo(table.META[name]).max for table in self._tables.values() if name in table.META]
-        return int(min(sizes))
+        return int(min(NEVER, *sizes))
 
     def tenant(self, salt: bytes | None) -> int | None:
         """The number of the tenant with this salt, where the spec of some kind keeps it."""

@@ -201,7 +201,11 @@ class LeafFirst:
     def _push(self, key: Key, slot: int, segment: Segment) -> None:
         self._serial += 1
         self._queued[segment] = key
-        heapq.heappush(self._heaps.setdefault(self._tenant(slot), []), (key, self._serial, segment))
+        heap = self._heaps.setdefault(self._tenant(slot), [])
+        heapq.heappush(heap, (key, self._serial, segment))
+        if len(heap) > _BATCH + 4 * len(self._queued):  # most of them are old
+            heap[:] = [entry for entry in heap if self._queued.get(entry[2]) == entry[0]]
+            heapq.heapify(heap)
 
 
 class Flat:

@@ -828,7 +828,7 @@ class Manager:
         for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
             if given and not self.core.keeps(name):
                 raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
-        if priority and not 0 <= priority <= self.core.least("priority"):
+        if priority and not 0 <= priority <= self.core.most("priority"):
             raise ValueError(f"priority={priority}; the specs keep 0 to {self.core.least('priority')}")
 
     def _make_matcher(self) -> Matcher:

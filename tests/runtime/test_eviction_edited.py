@@ -208,6 +208,18 @@ def test_turned_round_it_goes_first(generate: Generate, step: int) -> None:
     assert bench.victims(step=step) == ["b1", "b0", "a2", "a1", "a0", "c0"]
 
 
+def test_entries_that_were_bettered_do_not_pile_up(generate: Generate) -> None:
+    bench = Bench(generate(MRU))
+    for name in ("a", "b", "c"):
+        bench.put(name, 1)
+    for _ in range(100):
+        for name in ("a", "b", "c"):
+            bench.use(name)
+    leaves = bench.manager.core.leaf_first[KV]
+    assert leaves.nbytes <= 160 * (64 + 4 * 3)
+    assert bench.victims() == ["c0", "b0", "a0"]
+
+
 @pytest.mark.parametrize("step", [1, 2, 5, 32])
 def test_by_uses_what_was_leased_least_goes_first(generate: Generate, step: int) -> None:
     bench = Bench(generate(LFU))
