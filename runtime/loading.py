@@ -191,9 +191,9 @@ class Loader:
                 self._check_landed(ticket)
             elif not ok and missing is not None:
                 self._miss(ticket, missing)
-            if reach := (plan.boundary if ok else self._whole(ticket)) if fits else 0:
+            if whole := (plan.boundary if ok else self._whole(ticket)) if fits else 0:
                 manager.tick()
-            ticket.kept = reach
+            ticket.kept = whole
             self._publish(ticket)
             self._discard(ticket)
             if not ok:

@@ -26,7 +26,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An open load. Its methods are called by whoever moves the bytes; each is atomic.
+    """An open load, of those who wait for it and of whoever moves its bytes.
+
+    The methods for the former are part of a larger step of theirs; the others are atomic each.
 
     ``state`` is "open", then "done" or "failed"; after an abort "aborted", then "late" or "quiesced".
     """
