@@ -211,19 +211,21 @@ class PacksOpenly(Manager):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         pool, packer = self.core.pools["compressed_kv"], self.packer
-        must, set_ready = pool.must, packer._set_ready
+        must, sure, set_ready = pool.must, pool.sure, packer._set_ready
         late: list[tuple[Any, ...]] = []
 
         def marked_late(event: str, slots: Any, layer: str, /, **named: Any) -> None:
-            if event == "compress_begin":
-                return
+            if event != "compress_begin":
+                must(event, slots, layer, **named)
+
+        def freed(event: str, slots: Any, invariant: str, /, **named: Any) -> None:
             if event == "compress_done":
                 _unpin_by_force(pool.table, slots)
-                must("compress_begin", slots, layer, expected=named["expected"])
+                must("compress_begin", slots, "pack", expected=named["expected"])
                 set_ready(*late.pop())
-            must(event, slots, layer, **named)
+            sure(event, slots, invariant, **named)
 
-        pool.must = marked_late  # type: ignore[method-assign]
+        pool.must, pool.sure = marked_late, freed  # type: ignore[method-assign]
         packer._set_ready = lambda *given: late.append(given)  # type: ignore[method-assign]
 
 
