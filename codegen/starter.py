@@ -73,7 +73,7 @@ eviction:
   event: evict
   from: [resident]
   when: pins == 0
-  structure: flat
+  structure: leaf_first
   order:
     - {by: last_use, first: lowest}
   leaves: nothing

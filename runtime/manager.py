@@ -829,7 +829,7 @@ class Manager:
             if given and not self.core.keeps(name):
                 raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
         if priority and not 0 <= priority <= self.core.most("priority"):
-            raise ValueError(f"priority={priority}; the specs keep 0 to {self.core.least('priority')}")
+            raise ValueError(f"priority={priority}; the specs keep 0 to {self.core.most('priority')}")
 
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
