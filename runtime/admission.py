@@ -361,7 +361,7 @@ class Admission:
         manager = self._manager
         if way.plan is not None and way.plan.ticket is not None:
             ticket = manager.loader.tickets.get(way.plan.ticket)
-            if ticket is not None:
+            if ticket is not None and ticket.state == "open":
                 return Deferred(Refusal.BUSY, f"ticket {ticket.ticket_id} brings the same", ticket)
         entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
         if entering >= manager.requests.idle:

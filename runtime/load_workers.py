@@ -63,6 +63,7 @@ class LoadWorkers:
             ticket.join(live.owner)
         except Refused:  # it ends just now
             self._requests.passed(live)
+            self._changed()
             return
         self._requests.withdraw(live)
         live.joined = ticket
@@ -102,10 +103,13 @@ class LoadWorkers:
                 self._requests.refusal("begin", live)  # where it was given up others may wait for the load
             try:
                 ticket.transfer()
-            except Exception as error:  # kept for who asks; the request goes on without the load
+            except BaseException as error:  # kept for who asks; the request goes on without the load
                 if not ticket.ended:
                     raise
                 live.fault = error
+                if not isinstance(error, Exception):  # the thread is to stop
+                    self._compute(live)
+                    raise
             ticket = self._again(live)
 
     def _again(self, live: Live) -> Ticket | None:
@@ -122,20 +126,27 @@ class LoadWorkers:
         with self._manager.lock:
             if self._requests.state(live) is not QueuedState.ADMITTED:
                 return None
-            ticket = reservation.ticket
-            if loading and ticket is not None:
+            ticket = reservation.ticket if loading else None
+            if ticket is not None:
                 ticket.then(lambda ended: self._ended(live, ended))
-                return ticket
-            self._requests.fire("begin", live)
-            self._requests.fire("ended", live, ok=False, most=0, where=self.queue_of(live))
-            self.put_ready(live)
+        if ticket is None:
+            self._compute(live)
+        return ticket
+
+    def _compute(self, live: Live) -> None:
+        """A request whose load has failed has its next turn, and computes."""
+        with self._manager.lock:
+            if self._requests.state(live) is QueuedState.ADMITTED:
+                self._requests.fire("begin", live)
+                self._requests.fire("ended", live, ok=False, most=0, where=self.queue_of(live))
+                self.put_ready(live)
         self._changed()
-        return None
 
     # ---- when a load has ended; the caller of the first two holds the lock ------------------------------------------
 
     def _ended(self, live: Live, ticket: Ticket) -> None:
         """It was a request's own, and the reservation knows already."""
+        self._changed()
         state = self._requests.state(live)
         if state not in _WAITS_FOR_BYTES:
             return  # it was given up before a worker had begun
@@ -153,7 +164,6 @@ class LoadWorkers:
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
         else:
             self.put_ready(live)
-        self._changed()
 
     def _joined(self, live: Live, queue: Queue, cost: float) -> None:
         """It was another's: what it brought is found by the next match."""

@@ -352,6 +352,7 @@ class Scheduler:
             return
         with self.manager.lock:
             self._requests.passed(live)
+        self._changed.set()
 
     def _route(self, live: Live, where: Queue, answer: Answer) -> None:
         """It misses something else by now."""

@@ -19,7 +19,7 @@ from kvfsm.runtime.admission import Admission, Stage
 from kvfsm.runtime.audit import audit
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
-from kvfsm.runtime.generated.queued import QueuedState
+from kvfsm.runtime.generated.queued import QueuedQueue, QueuedState
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
@@ -208,8 +208,11 @@ def within(admission: Admission) -> list[str]:
 def faults(scheduler: Scheduler) -> list[str]:
     """What is wrong between two steps under the lock: S25, and S26."""
     manager, queues, found = scheduler.manager, scheduler.queues, []
+    table = scheduler._requests.words
+    words = [table.fields(name).tolist() for name in ("generation", "state", "queue")]
     for number, live in scheduler.live.items():
-        state = scheduler._requests.state(live)
+        generation, code, queue = (column[live.place] for column in words)
+        state = QueuedState(code) if generation == live.generation and code else None
         turn = (
             (state is QueuedState.WAITING and live.joined is None)
             or state is QueuedState.READY
@@ -219,7 +222,7 @@ def faults(scheduler: Scheduler) -> list[str]:
             found.append(f"S26: request {number} is live, and its word is not")
         elif turn is not (number in queues):
             found.append(f"S26: request {number} is {state.name} and waits for a turn: {number in queues}")
-        elif turn and queues.where(number) is not scheduler._requests.where(live):
+        elif turn and queues.where(number).name != QueuedQueue(queue).name:
             found.append(f"S26: request {number} waits in another queue than its word says")
         if state is QueuedState.LOADING and (live.reservation is None or live.reservation.ticket is None):
             found.append(f"S26: request {number} loads without a ticket")
@@ -309,16 +312,21 @@ class Engine:
 def run(
     scheduler: Scheduler, executor: ByHand, engine: Engine, *, steps: int = 10_000, seed: int | None = None
 ) -> None:
-    """Run loads and steps until nobody is live; a round in which nothing happens is T3 broken."""
-    chance = random.Random(seed)
+    """Run loads and steps until nobody is live.
+
+    A step follows where the last one did something or the scheduler says that something has changed, as in an engine
+    that waits; where neither is so and no load is there to run, T3 is broken.
+    """
+    chance, idle = random.Random(seed), False
     for _ in range(steps):
         if not scheduler.live:
             return
-        load = bool(executor.jobs) and (seed is None or chance.random() < 0.5)
-        if load:
-            executor.run(chance.randrange(len(executor.jobs)) if seed is not None else 0)
-        if engine.step() or load or executor.jobs or scheduler._changed.is_set():
-            continue
-        states = {live.number: scheduler.state(live) for live in scheduler.live.values()}
-        raise AssertionError(f"T3: nothing is enabled, and there are {states}")
+        ahead = not idle or scheduler.wait(0)
+        if executor.jobs and (not ahead or seed is None or chance.random() < 0.5):
+            executor.run(0 if seed is None else chance.randrange(len(executor.jobs)))
+        elif ahead:
+            idle = not engine.step()
+        else:
+            states = {live.number: scheduler.state(live) for live in scheduler.live.values()}
+            raise AssertionError(f"T3: nothing is enabled, and there are {states}")
     raise AssertionError(f"after {steps} steps there are {[scheduler.state(live) for live in scheduler.live.values()]}")

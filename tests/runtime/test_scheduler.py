@@ -244,6 +244,22 @@ def test_a_store_that_cannot_answer_lets_the_request_compute() -> None:
     assert leaks(bench.scheduler) == []
 
 
+def test_a_worker_that_is_to_stop_leaves_nobody_behind() -> None:
+    bench = Bench(attempts=3)
+    live = bench.submit(HIT)
+    bench.granted()
+
+    def stop() -> None:
+        raise SystemExit
+
+    bench.store.during = stop
+    with pytest.raises(SystemExit):
+        bench.executor.run()
+    assert bench.states(live) == ["ready"] and isinstance(live.fault, SystemExit)
+    assert bench.granted() == [(1, 0, len(HIT))]
+    bench.over()
+
+
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_load_that_no_executor_runs_fails(dropped: bool) -> None:
     bench = Bench(attempts=3)

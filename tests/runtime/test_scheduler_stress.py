@@ -12,7 +12,10 @@ import random
 import pytest
 
 from kvfsm.runtime.admission import Limits
+from kvfsm.runtime.answers import Reason
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.queues import Queue, Queues
 from kvfsm.runtime.scheduler import Live, Scheduler
@@ -40,7 +43,7 @@ def begin(seed: int, name: str, slots: int) -> tuple[random.Random, list[list[in
     lock, executor = Watched(), ByHand()
     counts = dict.fromkeys(profile.kinds, slots) | dict.fromkeys(("uncompressed_tail", "swa_window"), slots + 3)
     pools = {kind: counts[kind] for kind in profile.kinds}
-    manager = make(pools, profile, store, lock=lambda: lock, rows=chance.randrange(1, 6), writes="none")
+    manager = make(pools, profile, store, lock=lambda: lock, rows=chance.randrange(1, 6), writes="none", cold=slots)
     scheduler = Scheduler(
         manager,
         executor,
@@ -59,6 +62,33 @@ def begin(seed: int, name: str, slots: int) -> tuple[random.Random, list[list[in
     return chance, prompts, scheduler, executor
 
 
+def disturb(chance: random.Random, scheduler: Scheduler, keys: Keys) -> None:
+    """What others do beside the scheduler."""
+    manager, lock = scheduler.manager, scheduler.manager.lock.lock
+    assert isinstance(lock, Watched)
+    running = [live for live in scheduler.live.values() if live.row is not None]
+    what = chance.choice(["reset", "evict", "preempt", "pack", "expire", "read"])
+    if what == "reset" and chance.random() < 0.3:
+        manager.reset()
+    elif what == "evict":
+        manager.evict(chance.choice(manager.profile.kinds), chance.randrange(4))
+    elif what == "preempt" and running:
+        scheduler.preempt(chance.choice(running))
+    elif what == "expire":
+        manager.expire(keys, chance.randrange(2))
+    elif what == "read":
+        answer = manager.match(keys)
+        if answer.now:
+            manager.release(manager.acquire(answer))
+    elif what == "pack":
+        look, lock.after = lock.after, lambda: None  # nobody knows copies that are being made
+        try:
+            manager.pack(keys)
+        except Refused as refused:
+            assert refused.refusal is Reason.POOL_FULL
+        lock.after = look
+
+
 def trial(seed: int, name: str, slots: int) -> None:
     print(f"seed {seed}, {name}, pools of {slots}")
     chance, prompts, scheduler, executor = begin(seed, name, slots)
@@ -69,6 +99,8 @@ def trial(seed: int, name: str, slots: int) -> None:
             everybody.append(scheduler.submit(manager.keys(prompts.pop()), owner=chance.choice("ab")))
         if scheduler.live and chance.random() < 0.15:
             scheduler.cancel(chance.choice(list(scheduler.live.values())))
+        if everybody and chance.random() < 0.3:
+            disturb(chance, scheduler, chance.choice(everybody).keys)
         if executor.jobs and chance.random() < 0.4:
             executor.run(chance.randrange(len(executor.jobs)))
         engine.step()
