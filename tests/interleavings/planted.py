@@ -41,9 +41,9 @@ class RemembersSlots(Manager):
 class AcquiresUnchecked(RemembersSlots):
     """Reads the slots that the match saw, whatever is in them now, and pins nothing."""
 
-    def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
+    def acquire(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> Lease:
         if id(answer) not in self.seen:
-            return super().acquire(answer, owner=owner)
+            return super().acquire(answer, owner=owner, deadline=deadline)
         spot, slots = self.seen[id(answer)]
         with self.lock:
             receipt = Receipt(self.number(), owner, {}, {}, spot.segment, spot.at, self.epoch)
@@ -55,9 +55,9 @@ class AcquiresUnchecked(RemembersSlots):
 class PinsAnyGeneration(RemembersSlots):
     """Pins the slots that the match saw in the generation that they have now."""
 
-    def acquire(self, answer: Answer, *, owner: str = "") -> Lease:
+    def acquire(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> Lease:
         if id(answer) not in self.seen:
-            return super().acquire(answer, owner=owner)
+            return super().acquire(answer, owner=owner, deadline=deadline)
         spot, seen = self.seen[id(answer)]
         with self.lock:
             slots = {kind: held.astype(np.intp) for kind, held in seen.items()}

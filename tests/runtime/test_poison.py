@@ -120,6 +120,7 @@ ANSWERS_ANYWAY: Mapping[tuple[type, str], str] = {
     (Manager, "object_of"): "names of objects",
     (Manager, "site"): "of the stack alone",
     (Manager, "check_idle"): "a part of larger steps",
+    (Manager, "check_keeping"): "of numbers alone",
     (Ticket, "join"): "a part of larger steps",
     (Ticket, "leave"): "a part of larger steps",
     (Ticket, "then"): "a part of larger steps",
