@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from kvfsm.runtime.stores import records, segments
 from kvfsm.runtime.stores.files import TEMPORARY
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Item, Namespace, ObjectId, Verdict
 
+from . import faulty_files
 from .faulty_files import FaultyFiles, PowerCut, Survival, all_but_first, all_but_last, everything, nothing, some
+from .promises import Promises, acts, served
 
 ROOT = Path("/disk/cache")
 NAMESPACE = Namespace("model", {"compressed_kv": "layout a", "swa_window": "layout b"}, "raw")
@@ -217,3 +222,46 @@ def test_a_missing_sync_is_seen(mutant: Callable[[], FaultyFiles]) -> None:
         for complaint in wrong(files.power_cut(nothing), ledger)
     ]
     assert any("allowed is" in complaint for complaint in complaints)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_power_cut_in_random_acts_keeps_every_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sectors of 512 bytes survive one by one, so that records are torn in their headers and in their padding, too."""
+    monkeypatch.setattr(faulty_files, "BLOCK", 512)
+    cuts = random.Random(seed)
+
+    def live(files: FaultyFiles, count: int) -> Promises:
+        promises = Promises()
+        try:
+            store = LocalStore(ROOT, NAMESPACE, files, segment_bytes=SEGMENT_BYTES)
+            for act in itertools.islice(acts(seed), count):
+                promises.begin(act)
+                store = act.perform(store, lambda: LocalStore(ROOT, NAMESPACE, files, segment_bytes=SEGMENT_BYTES))
+                promises.end(act)
+        except PowerCut:
+            pass
+        return promises
+
+    whole = FaultyFiles()
+    live(whole, 20)
+    for number in sorted(cuts.sample(range(len(whole.operations)), 20)):
+        files = FaultyFiles()
+        files.cut_before = number
+        promises = live(files, 20)
+        for survival in (nothing, all_but_first, some(number)):
+            after = LocalStore(ROOT, NAMESPACE, files.power_cut(survival), segment_bytes=SEGMENT_BYTES)
+            found, complaints = served(after)
+            assert complaints + promises.broken(found) == [], f"cut before operation {number}"
+            assert after.epoch >= promises.epoch_at_least
+
+
+def test_recovery_that_serves_unverified_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: neither the last group nor what is read is checked."""
+    monkeypatch.setattr(segments, "is_whole", lambda *_: True)
+    monkeypatch.setattr(records, "payload_fits", lambda payload, expected: True)
+    complaints = [
+        complaint
+        for _, files, ledger in crashes(SEQUENCES["batches"], FaultyFiles)
+        for complaint in wrong(files.power_cut(some(1)), ledger)
+    ]
+    assert any("wrong bytes were served" in complaint for complaint in complaints)
