@@ -34,12 +34,6 @@ def begin(seed: int, name: str, slots: int) -> tuple[random.Random, list[list[in
     store = Shelf()
     stored(store, [one for one in prompts if len(one) >= granule and chance.random() < 0.2], profile)
     store.fails = lambda: chance.random() < 0.2
-
-    def stall() -> None:
-        if chance.random() < 0.1:
-            raise OSError("the disk has gone")
-
-    store.during = stall
     lock, executor = Watched(), ByHand()
     counts = dict.fromkeys(profile.kinds, slots) | dict.fromkeys(("uncompressed_tail", "swa_window"), slots + 3)
     pools = {kind: counts[kind] for kind in profile.kinds}
@@ -94,6 +88,21 @@ def trial(seed: int, name: str, slots: int) -> None:
     chance, prompts, scheduler, executor = begin(seed, name, slots)
     manager: Manager = scheduler.manager
     engine, everybody = Engine(scheduler, decode=chance.randrange(4)), list[Live]()
+
+    def while_bytes_arrive() -> None:
+        """A load takes long: others go on meanwhile, or it breaks."""
+        draw = chance.random()
+        if draw < 0.1:
+            raise OSError("the disk has gone")
+        if draw < 0.3 and scheduler.live:
+            scheduler.cancel(chance.choice(list(scheduler.live.values())))
+        elif draw < 0.5:
+            disturb(chance, scheduler, chance.choice(everybody).keys)
+        elif draw < 0.7:
+            engine.step()
+
+    assert isinstance(manager.store, Shelf)
+    manager.store.during = while_bytes_arrive
     while prompts:
         for _ in range(min(len(prompts), chance.randrange(4))):
             everybody.append(scheduler.submit(manager.keys(prompts.pop()), owner=chance.choice("ab")))
