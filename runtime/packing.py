@@ -65,6 +65,8 @@ class Packer:
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
             blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
+            if len(blobs) != len(source):
+                raise ValueError(f"the backend packed {len(blobs)} of {len(source)} slots")
         except BaseException:
             with manager.lock:
                 self._close(packing)

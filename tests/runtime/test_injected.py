@@ -456,6 +456,18 @@ def test_completions_of_two_loads_in_any_order(shared: str) -> None:
     print(count, "orders")
 
 
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_a_backend_that_packs_too_few_or_too_many_packs_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    run = pack(world)
+    monkeypatch.setattr(world.manager.backend, "pack", lambda *_: [b"packed"] * count)
+    with pytest.raises(ValueError, match=f"packed {count} of 3 slots"):
+        run()
+    monkeypatch.undo()
+    assert world.read(world.p, load=False) == 4
+    assert complaints(world) == []
+
+
 class Unwritten(Inner):
     """A control: says that bytes are good which it did not write."""
 
