@@ -513,31 +513,44 @@ def story(bench: Bench, subject: int) -> Live:
     return lives[subject]
 
 
+def give_up_before(step: int, subject: int) -> bool:
+    """Cancel a request of the story where the engine, or a worker, asks for the lock so often; False: it never does.
+
+    What another thread would do between two steps is done here.
+    """
+    bench = Bench(9, chunk=2 * A, every=5)
+    count = [0]
+
+    def before() -> None:
+        live = getattr(bench, "subject", None)
+        rows: Any = bench.scheduler._rows
+        if live is None or count[0] > step or rows.locked():
+            return  # a thread that wants to end a row waits until nobody steps rows
+        count[0] += 1
+        if count[0] == step + 1:
+            count[0] += 1
+            bench.scheduler.cancel(live)
+
+    bench.lock.before = before
+    live = story(bench, subject)
+    assert leaks(bench.scheduler) == [], f"given up before step {step}"
+    assert bench.states(live) == ["absent"]
+    return count[0] > step
+
+
+@pytest.mark.parametrize("subject", range(3))
+def test_a_request_can_be_given_up_before_many_a_step_under_the_lock(subject: int) -> None:
+    steps = range(subject, 200, 7)
+    assert sum(give_up_before(step, subject) for step in steps) > 5
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("subject", range(3))
 def test_a_request_can_be_given_up_before_any_step_under_the_lock(subject: int) -> None:
-    """What another thread would do between two steps is done here, where the engine or a worker asks for the lock."""
-    at, ended = 0, False
-    while not ended:
-        bench = Bench(9, chunk=2 * A, every=5)
-        count, scheduler = [0], bench.scheduler
-
-        def before(bench: Bench = bench, count: list[int] = count, at: int = at) -> None:
-            live = getattr(bench, "subject", None)
-            rows: Any = bench.scheduler._rows
-            if live is None or count[0] > at or rows.locked():
-                return  # a thread that wants to end a row waits until nobody steps rows
-            count[0] += 1
-            if count[0] == at + 1:
-                count[0] += 1
-                bench.scheduler.cancel(live)
-
-        bench.lock.before = before
-        live = story(bench, subject)
-        ended = count[0] <= at
-        assert leaks(scheduler) == [], f"given up before step {at}"
-        assert bench.states(live) == ["absent"]
-        at += 1
-    assert at > 30
+    step = 0
+    while give_up_before(step, subject):
+        step += 1
+    assert step > 30
 
 
 # ---- coroutines -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from kvfsm.runtime.scheduler import Live, Scheduler
 
 from .serving import ByHand, Engine, Shelf, Watched, leaks, make, prompt, run, stored, watch
 
-REQUESTS = 60
+REQUESTS = 48
 FAMILIES = 8  # of prompts that begin alike
 
 
@@ -122,7 +122,7 @@ def trial(seed: int, name: str, slots: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny_llama", "tiny_deepseek_v4", "tiny_gemma3"])
-@pytest.mark.parametrize("slots", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
 def test_everybody_ends_and_nothing_is_left(name: str, slots: int) -> None:
     trial(slots * 31 + len(name), name, slots)
 
