@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -627,6 +628,46 @@ def test_who_is_given_up_by_another_hears_of_it() -> None:
 
     asyncio.run(main())
     bench.over()
+
+
+# ---- threads --------------------------------------------------------------------------------------------------------
+
+PATIENCE = 120.0  # seconds until a thread that nobody wakes counts as stuck
+
+
+def test_an_engine_that_waits_is_woken_by_whoever_changes_something() -> None:
+    """Three threads ask, one gives up, two load, and the engine waits whenever it has nothing to compute."""
+    store, lock = Shelf(), Watched()
+    prompts = [prompt(seed, (1 + seed % 4) * A + 4) for seed in range(8)]
+    stored(store, prompts[:5], LLAMA)
+    manager = make(7, LLAMA, store, lock=lambda: lock)
+    asked: list[Live] = []
+    with ThreadPoolExecutor(2) as executor:
+        scheduler = Scheduler(manager, executor, limits=Limits(blocks={"store": 5}), chunk=2 * A)
+        watch(scheduler, lock, every=9)
+        engine, left = Engine(scheduler, decode=1), [3]
+
+        def ask(number: int) -> None:
+            for seed in range(12):
+                asked.append(scheduler.submit(manager.keys(prompts[(seed * 3 + number) % 8]), owner=str(number)))
+            left[0] -= 1
+
+        def give_up() -> None:
+            while left[0]:
+                for live in asked[-2:]:
+                    scheduler.cancel(live)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+        threads.append(threading.Thread(target=give_up))
+        for thread in threads:
+            thread.start()
+        while scheduler.live or left[0]:
+            if not engine.step() and scheduler.live:
+                assert scheduler.wait(PATIENCE), [scheduler.state(live) for live in scheduler.live.values()]
+        for thread in threads:
+            thread.join()
+    assert len(asked) == 36 and all(live.begun.done() for live in asked)
+    assert leaks(scheduler) == []
 
 
 # ---- misuse, and controls -------------------------------------------------------------------------------------------
