@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfsm.runtime.answers import Answer, AnswerKind, ObjectAnswer
-from kvfsm.runtime.queues import Queue, Queues, queue_of
+from kvfsm.runtime.answers import Answer, AnswerKind, Claim, ObjectAnswer, Plan
+from kvfsm.runtime.queues import Queue, Queues, compute_queue_of, queue_of
 
 
 def answer(replay: range | None = None, **verdicts: str) -> Answer:
@@ -46,6 +47,35 @@ def test_holders_come_before_those_who_hold_nothing() -> None:
     queues.put(1, Queue.DISK, cost=1, now=0)
     queues.put(2, Queue.DISK, cost=1, now=1, holds=True)
     assert served(queues, Queue.DISK, 10) == [2, 1]
+
+
+def test_what_holders_have_spent_counts_in_their_round() -> None:
+    queues = Queues()
+    for request in range(4):
+        queues.put(request, Queue.RESIDENT, cost=2, now=request, holds=request == 3)
+
+    def turns(holders: bool) -> list[int]:
+        found = []
+        for request in queues.turns(Queue.RESIDENT, 4, holders=holders):
+            queues.granted(request)
+            found.append(request)
+        return found
+
+    assert (turns(True), turns(False)) == ([3], [0])
+    assert (turns(True), turns(False)) == ([], [1, 2])
+
+
+def test_the_oldest_of_a_queue_is_known() -> None:
+    queues = Queues()
+    assert queues.oldest(Queue.DISK) == float("inf")
+    for request, now in ((1, 5), (2, 3)):
+        queues.put(request, Queue.DISK, cost=1, now=now)
+    assert queues.oldest(Queue.DISK) == 3
+
+
+def test_a_plan_that_expands_waits_for_it_whatever_the_objects_say() -> None:
+    said = replace(answer(compressed_kv="HIT"), plan=Plan(Claim([], b"", ()), 3, {}, range(1, 3), 100))
+    assert (queue_of(said), compute_queue_of(said)) == (Queue.COMPRESSED, Queue.RESIDENT)
 
 
 def test_a_stalled_disk_holds_up_nobody_else() -> None:
