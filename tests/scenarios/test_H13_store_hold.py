@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfsm.runtime.errors import DuplicateSlots
+from kvfsm.runtime.errors import Broken, DuplicateSlots
 from kvfsm.runtime.storing import Storer
 
 WINDOW = "swa_window"
@@ -51,7 +51,8 @@ def scenario(bench: Any, open_store: Any) -> None:
     assert sorted(pool.free_slots.tolist()) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(DuplicateSlots):
         pool.release("evict", np.array([0, 0]))
-    assert bench.refusal(pool.release, "evict", np.array([0])) == "ILLEGAL"
+    with pytest.raises(Broken, match="S2 is broken: .* ILLEGAL"):
+        pool.release("evict", np.array([0]))
     assert sorted(pool.free_slots.tolist()) == [0, 1, 2, 3, 4, 5]
     bench.audited(manager)
 
