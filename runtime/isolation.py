@@ -1,9 +1,10 @@
 """What one tenant leaves in memory no other can read.
 
-Keys keep tenants apart while their state is cached: a tenant is a salt, and other salts find nothing. But the bytes of a
-slot stay when it is free, and whoever takes it sees them until they are overwritten: in the views of a fill, in rows of
-a block that is filled in part, in a load that failed half way. So the last tenant of a slot is remembered, and where it
-goes to another one it is cleared before anybody has it. One rule for all takers: fills, loads, live requests, scratch.
+Keys keep tenants apart while their state is cached: a tenant is a salt, and other salts find nothing. But the bytes of
+a slot stay when it is free, and whoever takes it sees them until they are overwritten: in the views of a fill, in rows
+of a block that is filled in part, in a load that failed half way. So the last tenant of a slot is remembered, and where
+it goes to another one it is cleared before anybody has it. One rule for all takers: fills, loads, live requests,
+scratch.
 
 What nobody said a tenant of counts as another one each time, and is always cleared. While no salt was seen at all
 there is one tenant, and nothing is ever cleared. Memory that was handed in (``buffers``) may hold anything: it is

@@ -1,8 +1,9 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
-Every public method is atomic under one lock; bytes are copied outside it. Loads and expansions are in ``loading.py``,
-packing in ``packing.py``, what goes to the store in ``storing.py``, live requests in ``requests.py``, where the memory
-lies in ``memory.py``, and what the lock protects in ``core.py``.
+Every public method is atomic under one lock; bytes are copied outside it. Leases are given in ``leasing.py``, what
+waits for the device is in ``parking.py``, loads and expansions are in ``loading.py``, packing in ``packing.py``, what
+goes to the store in ``storing.py``, live requests in ``requests.py``, where the memory lies in ``memory.py``, and what
+the lock protects in ``core.py``.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ import itertools
 import operator
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, AnswerKind, Claim, Plan, Reason
+from .answers import Answer, AnswerKind, Plan, Reason
 from .audit import Audit, audit
 from .backend import Backend
 from .core import Buffers, Core
@@ -33,12 +32,14 @@ from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
 from .leaks import Leak, call_site, open_handles
 from .lease import Component, Done, GivenUp, Lease, Receipt, check_deadline, still
+from .leasing import Lessor
 from .loading import Loader
 from .matching import Matcher, Request
 from .memory import Memory
 from .packing import Packer
+from .parking import Parking
 from .poison import Guard
-from .policy import WindowPolicy, replay_range
+from .policy import WindowPolicy
 from .profile import Profile
 from .requests import RequestTable
 from .store_keys import object_ids
@@ -134,16 +135,16 @@ class Manager:
         self.time = 0  # what the clock said last
         self.now = now
         self._debug = debug
-        self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
         self.fills: dict[int, Fill] = {}
         self.reservations: dict[int, Reservation] = {}
         self.registrations: list[Registration] = []
         self._writes = writes
         self.number = itertools.count(1).__next__
-        self._parked: list[tuple[Receipt | GivenUp, Done]] = []
         self._multiples = copy_bytes, io_bytes
         self._voided = 0  # the last number of a lease or fill over memory that is gone
         self.matcher = self._make_matcher()
+        self.lessor = Lessor(self)
+        self.parking = Parking(self)
         self.loader = Loader(self)
         self.packer = Packer(self)
         self.storer = Storer(self)
@@ -272,15 +273,7 @@ class Manager:
             Refused: LEASE when it is another manager's or owner's, or was released before.
         """
         with self.lock:
-            receipt = self._taken_for(lease)
-            if owner is not None and owner != receipt.owner:
-                what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
-                raise Refused(Reason.LEASE, "lease", what)
-            done = still(done)
-            self.unpark()
-            self.tick()
-            del self.receipts[lease.lease_id]
-            self.give_up(receipt, done)
+            self.lessor.release(lease, owner, done)
 
     def renew(self, lease: Lease, deadline: float | None) -> None:
         """Give a lease another deadline, while its own has not passed; None: it has none any more.
@@ -291,14 +284,12 @@ class Manager:
         """
         check_deadline(deadline)
         with self.lock:
-            receipt = replace(self.receipt_of(lease), deadline=deadline)
-            self.receipts[lease.lease_id] = receipt, weakref.ref(lease)
+            self.lessor.renew(lease, deadline)
 
     def overdue(self) -> tuple[Receipt, ...]:
         """What was taken for leases whose deadline has passed, the oldest deadline first. Their slots are protected."""
         with self.lock:
-            late = [one for one, _ in self.receipts.values() if one.deadline is not None and one.deadline < self.now()]
-            return tuple(sorted(late, key=lambda one: (one.deadline, one.lease_id)))
+            return self.lessor.overdue()
 
     def revoke(self, lease: Lease | Receipt, *, done: Done | None = None) -> None:
         """Take back a lease that is overdue, or that was dropped; its holder's release is refused from then on.
@@ -313,20 +304,7 @@ class Manager:
             Refused: LEASE when its holder may still read, or when it is another manager's or was released.
         """
         with self.lock:
-            receipt = self._taken_for(lease) if isinstance(lease, Lease) else self._receipt(lease)
-            handle = self.receipts[receipt.lease_id][1]()
-            if handle is not None and (receipt.deadline is None or self.now() <= receipt.deadline):
-                what = f"lease {receipt.lease_id} of {receipt.owner!r} is held, and its deadline is {receipt.deadline}"
-                raise Refused(Reason.LEASE, "lease", what)
-            done = still(done)
-            self.unpark()
-            self.tick()
-            if handle is not None:
-                handle.revoked = True
-            for fill in self.fills.values():
-                fill.revoked |= fill.lease_id == receipt.lease_id
-            del self.receipts[receipt.lease_id]
-            self.give_up(receipt, done)
+            self.lessor.revoke(lease, done)
 
     def leaks(self) -> tuple[Leak, ...]:
         """Every lease, fill and load that is open now; in debug mode with the call that opened it."""
@@ -643,9 +621,7 @@ class Manager:
         gone.
         """
         self.lock.check()
-        if (entry := self.receipts.get(lease.lease_id)) is None:
-            raise self._gone(lease)
-        entry[0].check_in_time(self.now)
+        self.lessor.check_held(lease)
 
     def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
@@ -699,6 +675,11 @@ class Manager:
             return pools + heaps + flat + stones + self.core.deadlines.nbytes + self.core.index.nbytes
 
     @property
+    def receipts(self) -> dict[int, tuple[Receipt, Callable[[], Lease | None]]]:
+        """What was taken for each open lease, and the lease unless it was dropped."""
+        return self.lessor.receipts
+
+    @property
     def tickets(self) -> Mapping[int, Ticket]:
         """Open loads."""
         return self.loader.tickets
@@ -706,31 +687,18 @@ class Manager:
     @property
     def parked(self) -> Sequence[Receipt]:
         """Leases that were released while the device still reads."""
-        return [parked for parked, _ in self._parked if isinstance(parked, Receipt)]
+        return self.parking.receipts
 
     @property
     def given_up(self) -> Sequence[GivenUp]:
         """Slots that their writers gave up while the device still uses them."""
-        return [parked for parked, _ in self._parked if isinstance(parked, GivenUp)]
+        return self.parking.given_up
 
     # ---- under the lock -------------------------------------------------------------------------------------------
 
     def acquire_now(self, answer: Answer, owner: str, deadline: float | None = None) -> tuple[Lease, ...]:
         """What ``acquire_all`` does, in a larger step of a caller who holds the lock."""
-        if not answer.now or not answer.claims:
-            raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
-        boundary, leases = answer.now // self.profile.granule, []
-        taken: list[tuple[Receipt, bool]] = []
-        try:
-            for claim in answer.claims:
-                taken.append(self._pin(claim, boundary, owner, deadline))
-        except Refused:
-            for receipt, _ in taken:
-                self._unpin(receipt)
-            raise
-        for receipt, lossy in taken:
-            leases.append(self._lease(receipt, answer, lossy))
-        return tuple(leases)
+        return self.lessor.acquire(answer, owner, deadline)
 
     def take(
         self,
@@ -774,34 +742,11 @@ class Manager:
             Refused: LEASE when it is another manager's, was released before or is overdue; STALE over memory that is
                 gone.
         """
-        receipt = self._taken_for(lease)
-        receipt.check_in_time(self.now)
-        return receipt
+        return self.lessor.receipt_of(lease)
 
     def site(self) -> str | None:
         """The call that the runtime was entered by, in debug mode."""
         return call_site() if self._debug else None
-
-    def _taken_for(self, lease: Lease) -> Receipt:
-        """The same, whether it is overdue or not."""
-        if lease.manager is not self:
-            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
-        if lease.lease_id not in self.receipts:
-            raise self._gone(lease)
-        return self.receipts[lease.lease_id][0]
-
-    def _receipt(self, receipt: Receipt) -> Receipt:
-        """What is open under a receipt, which may have been renewed since."""
-        found = self.receipts.get(receipt.lease_id)
-        if found is None or found[0].segment is not receipt.segment:
-            raise Refused(Reason.LEASE, "lease", f"lease {receipt.lease_id} of {receipt.owner!r} is not open here")
-        return found[0]
-
-    def _gone(self, lease: Lease) -> Refused:
-        """Why a lease of this manager is not open."""
-        self._check_voided("lease", lease.lease_id)
-        how = "revoked after its deadline" if lease.revoked else "released already, or taken over by a live request"
-        return Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was {how}")
 
     def _check_rest(self, fill: Fill) -> None:
         """Raise Refused (LEASE) when the lease that a fill rests on is not valid any more."""
@@ -841,7 +786,7 @@ class Manager:
         open_ = {
             "loads": len(self.tickets),
             "reservations": len(self.reservations),
-            "readers or writers on the device": len(self._parked),
+            "readers or writers on the device": len(self.parking),
             "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools.values()),
             "slots being packed": sum(
                 np.count_nonzero(pool.in_state(np.arange(len(pool)), "compressing")) for pool in pools.values()
@@ -876,11 +821,9 @@ class Manager:
     def _void(self) -> None:
         """Take away what leases, fills and live requests hold."""
         self.requests.end_all()
-        for receipt, _ in list(self.receipts.values()):
-            self.give_up(receipt, None)
+        self.lessor.void()
         for fill in self.fills.values():
             self.give_up(GivenUp(fill.slots, fill.generations), None)
-        self.receipts.clear()
         self.fills.clear()
         self._voided = self.number()
 
@@ -900,61 +843,9 @@ class Manager:
         if unknown := [kind for kind in kinds if kind not in pools]:
             raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(pools)}")
 
-    def _pin(
-        self, claim: Claim, boundary: int, owner: str, deadline: float | None
-    ) -> tuple[Receipt, bool]:
-        """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
-        core, index = self.core, self.core.index
-        spot = index.locate(claim.digests, boundary)
-        legal = self.matcher.boundary_sets(spot)
-        if spot.at < boundary or any(found(boundary) != boundary for found in legal):
-            raise Refused(Refusal.STALE, "lease", "part of what was matched is gone")
-        slots: dict[str, npt.NDArray[np.intp]] = {}
-        generations: dict[str, npt.NDArray[np.int64]] = {}
-        handles = {kind: (slot, generation) for kind, slot, generation in claim.handles}
-        try:
-            for kind in core.kinds:
-                pool, places = core.pools[kind], core.places(kind, boundary)
-                held = core.slots_at(kind, spot, boundary).astype(np.intp)
-                expected = pool.generations(held)
-                slot, generation = handles[kind]
-                if slot != held[-1]:
-                    raise Refused(Refusal.STALE, "lease", f"{kind} was replaced")
-                expected[-1] = generation
-                given = pool.rules.pin(places, core.versions(kind, spot, places))
-                pool.must("pin", held, "lease", expected=expected, **given)
-                slots[kind], generations[kind] = held, expected
-        except Refused:
-            for kind, held in slots.items():
-                core.pools[kind].sure("unpin", held, "S8", expected=generations[kind])
-            raise
-        number = self.number()
-        receipt = Receipt(
-            number, owner, slots, generations, spot.segment, boundary, self.epoch, deadline, claim.salt, self.site()
-        )
-        for kind, held in slots.items():
-            core.pools[kind].count_use(held)
-        return receipt, core.is_lossy(slots)
-
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
         """Unpin, or free, what somebody held: now, or once the device has ended. The caller holds the lock."""
-        if done is not None:
-            self._parked.append((held, done))
-        elif isinstance(held, Receipt):
-            self._unpin(held)
-        else:
-            for kind, slots in held.slots.items():
-                self.core.pools[kind].release("abandon", slots, expected=held.generations[kind])
-
-    def _unpin(self, receipt: Receipt) -> None:
-        """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""
-        for kind, slots in receipt.slots.items():
-            pool = self.core.pools[kind]
-            pool.sure("unpin", slots, "S8", expected=receipt.generations[kind])
-            pool.stamp(slots, self.time)
-            self.core.sweep(kind)
-        self.core.offer(receipt.segment, receipt.boundary)
-        self.core.trim()
+        self.parking.give_up(held, done)
 
     def tick(self) -> int:
         """Ask the clock; what is used from now on is stamped so. The caller holds the lock and has changed nothing yet.
@@ -972,22 +863,7 @@ class Manager:
     def unpark(self) -> None:
         """Free what waited for the device, and does no longer; let go of what has ended. The caller holds the lock."""
         self.drop_expired()
-        ended = [bool(done()) for _, done in self._parked]  # all asked first: one that raises leaves all parked
-        if any(ended):
-            self.tick()
-        waiting, self._parked = self._parked, []
-        for (held, done), over in zip(waiting, ended, strict=True):
-            self.give_up(held, None if over else done)
-
-    def _lease(self, receipt: Receipt, answer: Answer, lossy: bool) -> Lease:
-        slots = {kind: held.astype(np.int32) for kind, held in receipt.slots.items()}
-        replay = None
-        if "swa_window" in self.core.pools and "swa_window" not in slots:
-            replay = replay_range(self.profile, answer.now)
-        exact = not lossy and replay is None
-        lease = Lease(self, receipt.lease_id, receipt.owner, answer.now, exact, replay, slots)
-        self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
-        return lease
+        self.parking.poll()
 
     def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
         """Places that a fill of granules [start, stop) has slots for, by kind."""

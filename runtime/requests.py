@@ -565,7 +565,7 @@ class RequestTable:
     def _take_over(self, row: int, lease: Lease) -> None:
         """The lease's paged pins become the row's; its boundary slots, which were copied, are given back."""
         manager, core, state = self._manager, self._manager.core, self._rows
-        receipt, _ = manager.receipts.pop(lease.lease_id)
+        receipt = manager.lessor.take_over(lease)
         state.ends[row] = (receipt.segment, receipt.boundary)
         for kind, held in receipt.slots.items():
             if kind in state.tables:

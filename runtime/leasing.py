@@ -1,0 +1,192 @@
+"""Leasing: slots are pinned for a reader, all that he asked for or none, and what was taken is written on a receipt.
+
+What a reader holds, and what his deadline means, is in ``lease.py``; what waits for the device when he has let go, in
+``parking.py``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Answer, Claim, Reason
+from .errors import Refused
+from .generated import Refusal
+from .lease import Done, Lease, Receipt, still
+from .policy import replay_range
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+
+class Lessor:
+    """Gives the leases of a manager, and takes them back. The caller of each method holds the manager's lock.
+
+    Attributes:
+        receipts: of each open lease by its number, and the lease itself, unless it was dropped.
+    """
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.receipts: dict[int, tuple[Receipt, Callable[[], Lease | None]]] = {}
+        self._voided = 0  # the last number of a lease over memory that is gone
+
+    def acquire(self, answer: Answer, owner: str, deadline: float | None = None) -> tuple[Lease, ...]:
+        """A lease for each request of an answer; all of them or none. See ``Manager.acquire``."""
+        if not answer.now or not answer.claims:
+            raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
+        boundary = answer.now // self._manager.profile.granule
+        taken: list[tuple[Receipt, bool]] = []
+        try:
+            for claim in answer.claims:
+                taken.append(self._pin(claim, boundary, owner, deadline))
+        except Refused:
+            for receipt, _ in taken:
+                self._manager.give_up(receipt, None)
+            raise
+        return tuple(self._lease(receipt, answer, lossy) for receipt, lossy in taken)
+
+    def release(self, lease: Lease, owner: str | None = None, done: Done | None = None) -> None:
+        """Take a lease back from its holder. See ``Manager.release``."""
+        receipt = self._taken_for(lease)
+        if owner is not None and owner != receipt.owner:
+            what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
+            raise Refused(Reason.LEASE, "lease", what)
+        self._close(receipt, done)
+
+    def renew(self, lease: Lease, deadline: float | None) -> None:
+        """Another deadline for a lease that is not overdue."""
+        receipt = replace(self.receipt_of(lease), deadline=deadline)
+        self.receipts[lease.lease_id] = receipt, weakref.ref(lease)
+
+    def overdue(self) -> tuple[Receipt, ...]:
+        """Receipts whose deadline has passed, the oldest deadline first."""
+        late = [
+            receipt for receipt, _ in self.receipts.values()
+            if receipt.deadline is not None and receipt.deadline < self._manager.now()
+        ]  # fmt: skip
+        return tuple(sorted(late, key=lambda receipt: (receipt.deadline, receipt.lease_id)))
+
+    def revoke(self, lease: Lease | Receipt, done: Done | None) -> None:
+        """Take back a lease that is overdue, or that was dropped. See ``Manager.revoke``."""
+        receipt = self._taken_for(lease) if isinstance(lease, Lease) else self._renewed(lease)
+        handle = self.receipts[receipt.lease_id][1]()
+        if handle is not None and (receipt.deadline is None or self._manager.now() <= receipt.deadline):
+            what = f"lease {receipt.lease_id} of {receipt.owner!r} is held, and its deadline is {receipt.deadline}"
+            raise Refused(Reason.LEASE, "lease", what)
+        self._close(receipt, done)
+        if handle is not None:
+            handle.revoked = True
+        for fill in self._manager.fills.values():
+            fill.revoked |= fill.lease_id == receipt.lease_id
+
+    def take_over(self, lease: Lease) -> Receipt:
+        """A lease that is open ends here, overdue or not; what was pinned for it is the caller's to unpin."""
+        receipt, _ = self.receipts.pop(lease.lease_id)
+        return receipt
+
+    def receipt_of(self, lease: Lease) -> Receipt:
+        """What was taken for a lease, to go on from it.
+
+        Raises:
+            Refused: LEASE when it is another manager's, was released before or is overdue; STALE over memory that is
+                gone.
+        """
+        receipt = self._taken_for(lease)
+        receipt.check_in_time(self._manager.now)
+        return receipt
+
+    def check_held(self, lease: Lease) -> None:
+        """Raise Refused unless a lease of this manager can be read through; needs no lock."""
+        if (entry := self.receipts.get(lease.lease_id)) is None:
+            raise self._gone(lease)
+        entry[0].check_in_time(self._manager.now)
+
+    def void(self) -> None:
+        """The memory goes: all leases end."""
+        for receipt, _ in self.receipts.values():
+            self._manager.give_up(receipt, None)
+        self.receipts.clear()
+        self._voided = self._manager.number()
+
+    def _pin(self, claim: Claim, boundary: int, owner: str, deadline: float | None) -> tuple[Receipt, bool]:
+        """Pin one request's slots, or none; returns what was taken and whether any of it is lossy."""
+        manager, core = self._manager, self._manager.core
+        spot = core.index.locate(claim.digests, boundary)
+        legal = manager.matcher.boundary_sets(spot)
+        if spot.at < boundary or any(found(boundary) != boundary for found in legal):
+            raise Refused(Refusal.STALE, "lease", "part of what was matched is gone")
+        slots: dict[str, npt.NDArray[np.intp]] = {}
+        generations: dict[str, npt.NDArray[np.int64]] = {}
+        handles = {kind: (slot, generation) for kind, slot, generation in claim.handles}
+        try:
+            for kind in core.kinds:
+                pool, places = core.pools[kind], core.places(kind, boundary)
+                held = core.slots_at(kind, spot, boundary).astype(np.intp)
+                expected = pool.generations(held)
+                slot, generation = handles[kind]
+                if slot != held[-1]:
+                    raise Refused(Refusal.STALE, "lease", f"{kind} was replaced")
+                expected[-1] = generation
+                given = pool.rules.pin(places, core.versions(kind, spot, places))
+                pool.must("pin", held, "lease", expected=expected, **given)
+                slots[kind], generations[kind] = held, expected
+        except Refused:
+            for kind, held in slots.items():
+                core.pools[kind].sure("unpin", held, "S8", expected=generations[kind])
+            raise
+        number = manager.number()
+        receipt = Receipt(
+            number, owner, slots, generations, spot.segment, boundary, manager.epoch, deadline, claim.salt,
+            manager.site(),
+        )  # fmt: skip
+        for kind, held in slots.items():
+            core.pools[kind].count_use(held)
+        return receipt, core.is_lossy(slots)
+
+    def _lease(self, receipt: Receipt, answer: Answer, lossy: bool) -> Lease:
+        manager = self._manager
+        slots = {kind: held.astype(np.int32) for kind, held in receipt.slots.items()}
+        replay = None
+        if "swa_window" in manager.core.pools and "swa_window" not in slots:
+            replay = replay_range(manager.profile, answer.now)
+        exact = not lossy and replay is None
+        lease = Lease(manager, receipt.lease_id, receipt.owner, answer.now, exact, replay, slots)
+        self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))
+        return lease
+
+    def _close(self, receipt: Receipt, done: Done | None) -> None:
+        """End a lease; what may raise comes before anything has changed."""
+        done = still(done)
+        self._manager.unpark()
+        self._manager.tick()
+        del self.receipts[receipt.lease_id]
+        self._manager.give_up(receipt, done)
+
+    def _taken_for(self, lease: Lease) -> Receipt:
+        """As ``receipt_of``, whether it is overdue or not."""
+        if lease.manager is not self._manager:
+            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
+        if lease.lease_id not in self.receipts:
+            raise self._gone(lease)
+        return self.receipts[lease.lease_id][0]
+
+    def _renewed(self, receipt: Receipt) -> Receipt:
+        """What is open under a receipt, which may have been renewed since."""
+        found = self.receipts.get(receipt.lease_id)
+        if found is None or found[0].segment is not receipt.segment:
+            raise Refused(Reason.LEASE, "lease", f"lease {receipt.lease_id} of {receipt.owner!r} is not open here")
+        return found[0]
+
+    def _gone(self, lease: Lease) -> Refused:
+        """Why a lease of this manager is not open."""
+        if lease.lease_id <= self._voided:
+            what = f"lease {lease.lease_id} was given before the memory was allocated anew"
+            return Refused(Reason.STALE, "lease", what)
+        how = "revoked after its deadline" if lease.revoked else "released already, or taken over by a live request"
+        return Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was {how}")
