@@ -5,7 +5,7 @@ Nothing here takes a lock or moves bytes. Every change of a word is an event of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -157,6 +157,21 @@ class Core:
         sizes = [np.iinfo(table.META[name]).max for table in self._tables.values() if name in table.META]
         return int(min(NEVER, *sizes))
 
+    def check_kinds(self, kinds: Iterable[str]) -> None:
+        """Raise ValueError for kinds that have no slots."""
+        if unknown := [kind for kind in kinds if kind not in self.pools]:
+            raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(self.pools)}")
+
+    def check_keeping(self, priority: int, ttl: int | None) -> None:
+        """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
+        if ttl is not None and ttl < 1:
+            raise ValueError(f"ttl={ttl}; give at least one tick of the clock")
+        for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
+            if given and not self.keeps(name):
+                raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
+        if priority and not 0 <= priority <= self.most("priority"):
+            raise ValueError(f"priority={priority}; the specs keep 0 to {self.most('priority')}")
+
     def tenant(self, salt: bytes | None) -> int | None:
         """The number of the tenant with this salt, where the spec of some kind keeps it."""
         if self._tenants is None or salt is None:
@@ -171,6 +186,15 @@ class Core:
         """Whether what is evicted of a kind is to be found in the store: what is published of it is stored at once."""
         rule = self._tables[kind].EVICTION
         return rule is not None and rule.leaves == "disk_copy"
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of words, metadata, free stacks, index and what eviction keeps."""
+        pools = sum(pool.metadata_bytes for pool in self.pools.values())
+        heaps = sum(leaves.nbytes for leaves in self.leaf_first.values())
+        flat = sum(16 * len(flat.places) for flat in self.flat.values())
+        stones = sum(stones.nbytes for stones in self.tombstones.values())
+        return pools + heaps + flat + stones + self.deadlines.nbytes + self.index.nbytes
 
     # ---- what the index says --------------------------------------------------------------------------------------
 
@@ -251,6 +275,43 @@ class Core:
         return self.pools[kind].hot - len(self.scratch.get(kind, ()))
 
     # ---- room -----------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        counts: Mapping[str, int],
+        event: str,
+        given: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        tenant: int | None,
+        whose: int,
+    ) -> dict[str, Slots]:
+        """Take slots of several kinds, all or nothing; see ``Manager.take``.
+
+        Args:
+            counts: slots by kind.
+            event: "take", or "load_begin" for bytes that are brought.
+            given: arguments of the event by kind; those of "take" by default.
+            tenant: for whom, where there are budgets; see ``tenants.py``.
+            whose: for whom, where tenants are told apart; see ``isolation.py``.
+        """
+        self.make_room(counts, tenant)
+        slots: dict[str, Slots] = {}
+        try:
+            for kind, count in counts.items():
+                pool = self.pools[kind]
+                said = given[kind] if given is not None else pool.rules.take()
+                slots[kind] = pool.take(count, said, event, tenant=tenant, whose=whose)
+        except BaseException:  # of a backend that can't clear what others left, too
+            for kind, held in slots.items():
+                pool = self.pools[kind]
+                if event == "take":
+                    pool.release("abandon", held, expected=pool.generations(held))
+                else:
+                    failed = pool.rules.load_done(False, np.zeros(len(held), bool))
+                    pool.must("load_done", held, "pool", expected=pool.generations(held), **failed)
+                    pool.release("discard", held, expected=pool.generations(held))
+            raise
+        return slots
 
     def make_room(self, counts: Mapping[str, int], tenant: int | None = None) -> None:
         """Evict until so many slots of each kind are free, for a tenant where there are budgets.
@@ -344,51 +405,9 @@ class Core:
             self._cascade(kind, segment, at)
         else:
             gone = self._trailing_below(self.trailing.index(kind), segment, at)
-            self.flat[kind].drop_all(gone)
-            self.retire(kind, gone)
+            self.drop(kind, gone)
         self.offer(segment, at)
         return len(gone)
-
-    def expire(self, digests: list[bytes], start: int) -> int:
-        """The same of every kind, from granule ``start`` of a chain on."""
-        spot = self.index.locate(digests, len(digests))
-        if spot.at <= start:
-            return 0
-        top = self.index.climb(spot.segment, start + 1)
-        count = sum(self.sever(kind, top, start) for kind in (*self.trailing, *self.paged))
-        self.index.prune_below(top)
-        self.offer(top, start)
-        return count
-
-    def drop_expired(self, now: int) -> None:
-        """Make unmatchable what has ended by ``now``, and all behind it. Cost: what ends."""
-        for deadline in self.deadlines.due(now):
-            kind, places = deadline.kind, deadline.places
-            pool, index = self.pools[kind], self.index
-            trail = self.trailing.index(kind) if kind in self.trailing else None
-            stop = places.stop if trail is None else index.granule(trail, places.stop - 1) + 1
-            spot = index.locate(deadline.digests, stop)
-            if trail is None:
-                n = self.paged.index(kind)
-                high = max(places.start, min(places.stop, index.live(n, spot)))
-                held = index.slots(n, spot, places.start, high).astype(np.intp)
-            else:
-                found = index.find(trail, spot, places.start) if spot.at >= stop else None
-                held = np.array([] if found is None else [found], np.intp)
-            ends = pool.meta["expires"][held].astype(np.int64)
-            ended = np.flatnonzero(ends <= now)
-            count = int(ended[0]) if len(ended) else len(held)
-            if later := [end for end in ends[:count].tolist() if end < NEVER]:
-                self.deadlines.add(min(later), deadline)
-            if not len(ended):
-                continue
-            if trail is None:
-                top = index.climb(spot.segment, places.start + count + 1)
-                self.sever(kind, top, places.start + count)
-                index.prune_below(top)
-            else:
-                self.flat[kind].drop_all(held)
-                self.retire(kind, held)
 
     def _trailing_below(self, trail: int, top: Segment, start: int) -> Slots:
         """Slots of a trailing kind at granules from ``start`` on, at or below a segment."""
@@ -400,6 +419,17 @@ class Core:
                 first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
                 found.append(slots[places >= first])
         return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
+
+    def drop(self, kind: str, slots: Slots) -> None:
+        """Make slots of a trailing kind unmatchable; they are free as their readers leave."""
+        self.flat[kind].drop_all(slots)
+        self.retire(kind, slots)
+
+    def retire_all(self) -> None:
+        """Nobody new finds anything: what is cached is free once its readers are gone."""
+        for kind, pool in self.pools.items():
+            every = np.arange(len(pool))
+            self.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
 
     def retire(self, kind: str, slots: npt.NDArray[Any]) -> None:
         """Slots that the index dropped: nobody new reads them, and they are free once their readers are gone."""

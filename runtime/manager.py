@@ -1,18 +1,18 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
-Every public method is atomic under one lock; bytes are copied outside it. Leases are given in ``leasing.py``, what
-waits for the device is in ``parking.py``, loads and expansions are in ``loading.py``, packing in ``packing.py``, what
-goes to the store in ``storing.py``, live requests in ``requests.py``, where the memory lies in ``memory.py``, and what
-the lock protects in ``core.py``.
+Every public method is atomic under one lock; bytes are copied outside it. What the methods promise is said here, what
+they do elsewhere: reads in ``matching.py`` and ``leasing.py``, writes in ``filling.py``, loads and expansions in
+``loading.py``, packing in ``packing.py``, what goes to the store in ``storing.py``, what ends in ``expiry.py``, what
+waits for the device in ``parking.py``, memory that moves in ``moving.py``, live requests in ``requests.py``. What the
+lock protects is in ``core.py``.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -24,18 +24,20 @@ from .audit import Audit, audit
 from .backend import Backend
 from .core import Buffers, Core
 from .errors import Refused
+from .expiry import drop_expired, expire, free_out_of_window
 from .fill import Fill
-from .generated import KINDS, Refusal
+from .filling import Filler
+from .generated import KINDS
 from .isolation import CLEAN, Isolation
 from .keys import Keys, Media
-from .kinds import PREFILL_VERSION
 from .layers import LayerCounts, alignment
 from .leaks import Leak, call_site, open_handles
-from .lease import Component, Done, GivenUp, Lease, Receipt, check_deadline, still
+from .lease import Component, Done, GivenUp, Lease, Receipt, check_deadline
 from .leasing import Lessor
 from .loading import Loader
 from .matching import Matcher, Request
 from .memory import Memory
+from .moving import begin_empty, move_cached
 from .packing import Packer
 from .parking import Parking
 from .poison import Guard
@@ -51,7 +53,6 @@ from .trace import EventTrace, told
 
 if TYPE_CHECKING:
     from .admission import Reservation
-    from .arena import Arena
     from .registration import Registration
 
 Lock = Callable[[], AbstractContextManager[Any]]
@@ -135,15 +136,14 @@ class Manager:
         self.time = 0  # what the clock said last
         self.now = now
         self._debug = debug
-        self.fills: dict[int, Fill] = {}
         self.reservations: dict[int, Reservation] = {}
         self.registrations: list[Registration] = []
-        self._writes = writes
+        self.writes_through = store is not None and writes == "write_through"
         self.number = itertools.count(1).__next__
         self._multiples = copy_bytes, io_bytes
-        self._voided = 0  # the last number of a lease or fill over memory that is gone
         self.matcher = self._make_matcher()
         self.lessor = Lessor(self)
+        self.filler = Filler(self)
         self.parking = Parking(self)
         self.loader = Loader(self)
         self.packer = Packer(self)
@@ -321,14 +321,14 @@ class Manager:
             Exception: what the store or the backend raises; nothing is left of the load then.
             ValueError: the plan names kinds that have no slots: it was made by the manager of another model.
         """
-        self._check_kinds(plan.wanted)
+        self.core.check_kinds(plan.wanted)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
         return self.matcher.match((request,), None, 0, None)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
-        self._check_kinds(plan.wanted)
+        self.core.check_kinds(plan.wanted)
         return self.loader.begin(plan, owner)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
@@ -360,32 +360,7 @@ class Manager:
                 manager's, was released or is overdue. IDENTITY for keys of another model.
             ValueError: a range that the keys don't cover, or a kind that has no slots.
         """
-        self.check_keys(keys)
-        start, stop = operator.index(start), operator.index(stop)
-        if not 0 <= start < stop <= len(keys):
-            raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; give granules, not tokens")
-        if lease is not None and lease.length < start * self.profile.granule:
-            what = f"the lease covers {lease.length} tokens, and the fill starts at granule {start}"
-            raise Refused(Reason.LEASE, "pool", what)
-        places = self._places_of(start, stop, kinds)
-        with self.lock:
-            epoch = self.epoch if lease is None else self.receipt_of(lease).epoch
-            self.unpark()
-            counts = {kind: len(where) for kind, where in places.items()}
-            slots = self.take(counts, "take", salt=keys.salt)
-            generations = {kind: self.core.pools[kind].generations(held) for kind, held in slots.items()}
-            number = self.number()
-            store_epoch = None if self.store is None else self.store.epoch
-            lossy = lease is not None and not lease.exact
-            if self.core.lossy_slots:  # spares the look-up where nothing is
-                read = start if set(self.core.paged) <= set(places) else stop  # it reads what it doesn't bring
-                lossy |= self.core.lossy_before(self.core.index.locate(keys.digests, read), read)
-            fill = Fill(
-                self, number, owner, epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
-                store_epoch, lossy, None if lease is None else lease.lease_id, self.site(),
-            )  # fmt: skip
-            self.fills[number] = fill
-            return fill
+        return self.filler.reserve(keys, start, stop, lease, owner, kinds)
 
     def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
@@ -402,37 +377,7 @@ class Manager:
             Refused: GAP when the chain before the fill is gone, EPOCH after a reset, LEASE when the lease that it rests
                 on is overdue or was revoked; the fill is then still the caller's.
         """
-        self.check_open(fill)
-        self.check_keeping(priority, ttl)
-        for (kind, part, layer), data in fill.staged().items():
-            self.write(kind, part, layer, fill.slots[kind], data)
-        with self.lock:
-            self.check_open(fill)
-            if fill.epoch != self.epoch:
-                raise Refused(Reason.EPOCH, "publish", f"the fill is of epoch {fill.epoch}, and it is {self.epoch} now")
-            self._check_rest(fill)
-            core = self.core
-            self.drop_expired()
-            core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
-            clock = self.tick()
-            del self.fills[fill.fill_id]
-            fill.close()
-            spot = core.index.extend(fill.digests, fill.stop)
-            kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
-            keeping = core.keeping(clock, priority, ttl, fill.salt)
-            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
-            core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
-            writing = self.store is not None and self._writes == "write_through" and not fill.lossy and ttl is None
-            if writing:
-                stored = {kind: those for kind, those in kept.items() if core.stored(kind)}
-                held = self.storer.hold(stored)
-            core.trim()
-        if writing:
-            try:
-                self.storer.write_through(fill, stored)
-            finally:
-                with self.lock:
-                    self.storer.unhold(held, spot.segment, fill.stop)
+        self.filler.publish(fill, priority, ttl)
 
     def persist(self, keys: Keys, start: int = 0) -> int:
         """Store what memory holds of a chain from granule ``start`` on, and the store lacks; durable when it returns.
@@ -460,12 +405,7 @@ class Manager:
         Raises:
             Refused: LEASE when it was published or abandoned before.
         """
-        with self.lock:
-            self.check_open(fill)
-            done = still(done)
-            del self.fills[fill.fill_id]
-            fill.close()
-            self.give_up(GivenUp(fill.slots, fill.generations), done)
+        self.filler.abandon(fill, done)
 
     def evict(self, kind: str, count: int) -> int:
         """Reclaim up to ``count`` slots of a kind that nobody holds; returns how many went.
@@ -473,7 +413,7 @@ class Manager:
         Raises:
             ValueError: a kind that has no slots.
         """
-        self._check_kinds([kind])
+        self.core.check_kinds([kind])
         with self.lock:
             self.unpark()
             return self.core.evict(kind, count)
@@ -485,7 +425,7 @@ class Manager:
         """
         with self.lock:
             self.unpark()
-            return self.core.expire(keys.digests, start)
+            return expire(self.core, keys.digests, start)
 
     def free_out_of_window(self, keys: Keys, settled: int) -> int:
         """Let go of window slots that no query from token ``settled`` on reads; returns how many expired.
@@ -494,7 +434,7 @@ class Manager:
         that boundary stays whole.
         """
         with self.lock:
-            return self._free_out_of_window(keys, settled)
+            return free_out_of_window(self.core, keys.digests, min(len(keys), settled // self.profile.granule))
 
     def pack(self, keys: Keys, start: int = 0, *, lossy: bool = False) -> int:
         """Move compressed KV of a chain from granule ``start`` on into its cold form; returns the granules packed."""
@@ -525,7 +465,7 @@ class Manager:
         with self.lock:
             self.unpark()
             self.epoch += 1
-            self._retire_all()
+            self.core.retire_all()
             self.core.clear()
             self.loader.attempts.forget()
             if self.store is not None:
@@ -549,7 +489,7 @@ class Manager:
         with self.lock:
             if not self.core.scratch:
                 self.unpark()
-                self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
+                self._set_aside()
             return {kind: int(slots[0]) for kind, slots in self.core.scratch.items()}
 
     def reallocate(
@@ -576,30 +516,14 @@ class Manager:
         """
         with self.lock:
             self.unpark()
-            self.memory.check_move()
-            self.check_idle("the memory can't move", void=void)
-            core, pools, arenas = self.core, self.core.pools, {}
-            aside = bool(core.scratch)
             if slots is None:
-                arenas = core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers or {})
-                self._check_apart({kind: arena.bytes for kind, arena in arenas.items()})
+                move_cached(self, buffers or {}, void)
             else:
-                pools = core.make_pools(slots, buffers or {})
-            self._move_registrations(arenas or {kind: pool.arena for kind, pool in pools.items()})
-            self._void()
-            if slots is None:
-                for kind, arena in arenas.items():
-                    arena.bytes[:] = pools[kind].arena.bytes
-                    pools[kind].arena = arena
-            else:
-                self._retire_all()
-                for kind, held in core.scratch.items():
-                    core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
-                core.replace_pools(pools)
-                self._watch([pool.table for pool in pools.values()])
-                self.requests.fit()
+                aside = bool(self.core.scratch)
+                begin_empty(self, slots, buffers or {}, void)
+                self._watch([pool.table for pool in self.core.pools.values()])
                 if aside:
-                    core.scratch = self.take(dict.fromkeys(pools, 1), "take")
+                    self._set_aside()
             self.matcher = self._make_matcher()
             return self.memory.move()
 
@@ -668,16 +592,17 @@ class Manager:
     def metadata_bytes(self) -> int:
         """Bytes of words, metadata, free stacks, index and what eviction keeps: all but arenas and live requests."""
         with self.lock.lock:
-            pools = sum(pool.metadata_bytes for pool in self.core.pools.values())
-            heaps = sum(leaves.nbytes for leaves in self.core.leaf_first.values())
-            flat = sum(16 * len(flat.places) for flat in self.core.flat.values())
-            stones = sum(stones.nbytes for stones in self.core.tombstones.values())
-            return pools + heaps + flat + stones + self.core.deadlines.nbytes + self.core.index.nbytes
+            return self.core.metadata_bytes
 
     @property
     def receipts(self) -> dict[int, tuple[Receipt, Callable[[], Lease | None]]]:
         """What was taken for each open lease, and the lease unless it was dropped."""
         return self.lessor.receipts
+
+    @property
+    def fills(self) -> dict[int, Fill]:
+        """Open fills."""
+        return self.filler.fills
 
     @property
     def tickets(self) -> Mapping[int, Ticket]:
@@ -712,24 +637,7 @@ class Manager:
 
         What another tenant left in them is gone.
         """
-        tenant, whose = self.core.tenant(salt), self.isolation.whose(salt)
-        self.core.make_room(counts, tenant)
-        slots: dict[str, npt.NDArray[np.intp]] = {}
-        try:
-            for kind, count in counts.items():
-                pool = self.core.pools[kind]
-                said = given[kind] if given is not None else pool.rules.take()
-                slots[kind] = pool.take(count, said, event, tenant=tenant, whose=whose)
-        except BaseException:  # of a backend that can't clear what others left, too
-            for kind, held in slots.items():
-                pool = self.core.pools[kind]
-                if event == "take":
-                    pool.release("abandon", held, expected=pool.generations(held))
-                else:
-                    pool.must("load_done", held, "pool", expected=pool.generations(held), **_failed(pool, len(held)))
-                    pool.release("discard", held, expected=pool.generations(held))
-            raise
-        return slots
+        return self.core.take(counts, event, given, tenant=self.core.tenant(salt), whose=self.isolation.whose(salt))
 
     def object_of(self, digests: list[bytes], salt: bytes, kind: str, places: npt.NDArray[np.int64]) -> list[ObjectId]:
         """Store keys of some places."""
@@ -748,14 +656,6 @@ class Manager:
         """The call that the runtime was entered by, in debug mode."""
         return call_site() if self._debug else None
 
-    def _check_rest(self, fill: Fill) -> None:
-        """Raise Refused (LEASE) when the lease that a fill rests on is not valid any more."""
-        if fill.revoked:
-            what = f"fill {fill.fill_id} rests on lease {fill.lease_id}, which was revoked"
-            raise Refused(Reason.LEASE, "publish", what)
-        if fill.lease_id is not None and fill.lease_id in self.receipts:
-            self.receipts[fill.lease_id][0].check_in_time(self.now)
-
     def check_keys(self, keys: Keys) -> None:
         """Raise Refused (IDENTITY) for keys of another model; under them nothing would ever be found."""
         if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
@@ -763,85 +663,16 @@ class Manager:
             raise Refused(Reason.IDENTITY, "pool", what)
 
     def _watch(self, tables: Sequence[Table]) -> None:
+        """Let the trace know of words that the manager keeps from now on."""
         if self._recorder is not None:
             self._recorder.watch(tables, self.lock.lock)
 
-    def check_keeping(self, priority: int, ttl: int | None) -> None:
-        """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
-        if ttl is not None and ttl < 1:
-            raise ValueError(f"ttl={ttl}; give at least one tick of the clock")
-        for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
-            if given and not self.core.keeps(name):
-                raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
-        if priority and not 0 <= priority <= self.core.most("priority"):
-            raise ValueError(f"priority={priority}; the specs keep 0 to {self.core.most('priority')}")
+    def _set_aside(self) -> None:
+        self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
 
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
         return Matcher(self, alignment(arenas, *self._multiples))
-
-    def check_idle(self, doing: str, *, void: bool = False) -> None:
-        """Raise Refused (PINNED), saying ``doing``, while slots are read or written; or held, unless that is void."""
-        pools = self.core.pools
-        open_ = {
-            "loads": len(self.tickets),
-            "reservations": len(self.reservations),
-            "readers or writers on the device": len(self.parking),
-            "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools.values()),
-            "slots being packed": sum(
-                np.count_nonzero(pool.in_state(np.arange(len(pool)), "compressing")) for pool in pools.values()
-            ),
-        }
-        if not void:
-            rows = int(np.count_nonzero(self.requests.active))
-            open_ |= {"leases": len(self.receipts), "fills": len(self.fills), "live requests": rows}
-        if held := ", ".join(f"{count} {what}" for what, count in open_.items() if count):
-            raise Refused(Refusal.PINNED, "memory", f"{doing} under {held}")
-
-    def _move_registrations(self, arenas: Mapping[str, Arena]) -> None:
-        """Transfer engines know the memory where it will be; if one of them can't, all know it where it is."""
-        here = {kind: pool.arena for kind, pool in self.core.pools.items()}
-        moved: list[Registration] = []
-        try:
-            for registration in self.registrations:
-                registration.move(arenas)
-                moved.append(registration)
-        except BaseException:
-            for registration in moved:
-                registration.move(here)
-            raise
-
-    def _check_apart(self, new: Mapping[str, npt.NDArray[np.uint8]]) -> None:
-        """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
-        for kind, memory in new.items():
-            for other, pool in self.core.pools.items():
-                if other != kind and np.may_share_memory(memory, pool.arena.bytes):
-                    raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
-
-    def _void(self) -> None:
-        """Take away what leases, fills and live requests hold."""
-        self.requests.end_all()
-        self.lessor.void()
-        for fill in self.fills.values():
-            self.give_up(GivenUp(fill.slots, fill.generations), None)
-        self.fills.clear()
-        self._voided = self.number()
-
-    def _check_voided(self, what: str, number: int) -> None:
-        """Raise Refused (STALE) for a lease or fill that was given over memory that is gone."""
-        if number <= self._voided:
-            raise Refused(Reason.STALE, "lease", f"{what} {number} was given before the memory was allocated anew")
-
-    def _retire_all(self) -> None:
-        """Nobody new finds anything: what is cached is free once its readers are gone."""
-        for kind, pool in self.core.pools.items():
-            every = np.arange(len(pool))
-            self.core.retire(kind, every[pool.in_state(every, "resident", "packed", "stale")])
-
-    def _check_kinds(self, kinds: Iterable[str]) -> None:
-        pools = self.core.pools
-        if unknown := [kind for kind in kinds if kind not in pools]:
-            raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(pools)}")
 
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
         """Unpin, or free, what somebody held: now, or once the device has ended. The caller holds the lock."""
@@ -858,79 +689,16 @@ class Manager:
     def drop_expired(self) -> None:
         """Make unmatchable what has ended by now. The caller holds the lock."""
         if self.core.deadlines:
-            self.core.drop_expired(self.clock())
+            drop_expired(self.core, self.clock())
 
     def unpark(self) -> None:
         """Free what waited for the device, and does no longer; let go of what has ended. The caller holds the lock."""
         self.drop_expired()
         self.parking.poll()
 
-    def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
-        """Places that a fill of granules [start, stop) has slots for, by kind."""
-        self._check_kinds(kinds or ())
-        core, places = self.core, {}
-        for kind in core.kinds:
-            if kinds is not None and kind not in kinds:
-                continue
-            if kind in core.paged:
-                where = np.arange(start, stop)
-            elif kind == "swa_window":
-                spec = core.index.specs[core.trailing.index(kind)]
-                where = self.window.places(spec, self.profile.granule, start, stop)
-            else:
-                where = np.array([stop])
-            if len(where):
-                places[kind] = where
-        return places
-
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
-        self.lock.check()
-        if fill.manager is not self:
-            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
-        if self.fills.get(fill.fill_id) is not fill:
-            self._check_voided("fill", fill.fill_id)
-            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was published or abandoned already")
-
-    def _seal(
-        self, kind: str, spot: Any, fill: Fill
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-        """Publish one kind of a fill; returns the slots and places that the index kept."""
-        core, pool = self.core, self.core.pools[kind]
-        slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
-        fresh = core.fresh(kind, spot, places, slots)
-        kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
-        versions = core.versions(kind, spot, kept_places)
-        if kind == "compressed_kv" and len(kept):
-            for _ in range(PREFILL_VERSION):
-                pool.must("emit", kept, "publish", expected=expected)
-        if kind == "indexer_state" and len(kept):
-            pool.must("index", kept, "publish", expected=expected, to_version=versions)
-        if len(kept):
-            core.seal(kind, kept, expected, kept_places, versions, lossy=fill.lossy)
-        if kind in core.paged:
-            core.place(kind, spot, places, slots, fresh)
-        pool.release("abandon", slots[~fresh], expected=generations[~fresh])
-        return kept, kept_places
-
-    def _free_out_of_window(self, keys: Keys, settled: int) -> int:
-        core = self.core
-        if "swa_window" not in core.trailing:
-            return 0
-        trail = core.trailing.index("swa_window")
-        spec, index = core.index.specs[trail], core.index
-        spot = index.locate(keys.digests, min(len(keys), settled // self.profile.granule))
-        boundary = index.last(trail, spot, spot.at)
-        frontier = spec.first(boundary) if boundary else 0
-        gone = [np.empty(0, np.int32)]
-        for segment in _up(spot.segment):
-            if (held := segment.trails[trail]) is not None:
-                places, resident = held.everything()
-                gone.append(resident[places < frontier])
-        slots = np.concatenate(gone).astype(np.intp)
-        core.flat["swa_window"].drop_all(slots)
-        core.retire("swa_window", slots)
-        return len(slots)
+        self.filler.check_open(fill)
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
@@ -944,12 +712,6 @@ def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples
             raise ValueError(f"{name}={value}; give a whole number of at least {least}")
 
 
-def _up(segment: Any) -> Any:
-    while segment is not None:
-        yield segment
-        segment = segment.parent
-
-
 def _even(slots: npt.NDArray[Any]) -> slice | None:
     """Slots at equal growing distances as a slice; None when they are not."""
     if len(slots) == 0:
@@ -959,7 +721,3 @@ def _even(slots: npt.NDArray[Any]) -> slice | None:
     steps = np.diff(slots)
     step = int(steps[0])
     return slice(int(slots[0]), int(slots[-1]) + 1, step) if step > 0 and (steps == step).all() else None
-
-
-def _failed(pool: Any, count: int) -> dict[str, Any]:
-    return dict(pool.rules.load_done(False, np.zeros(count, bool)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .arena import Arena
 from .errors import Refused
 from .generated import Refusal
+from .moving import check_idle
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Registration:
             if manager.lock.reason is None:
                 manager.unpark()
                 manager.memory.check_ended()
-                manager.check_idle("what is registered can't be given up")
+                check_idle(manager, "what is registered can't be given up")
             self._remove()
             manager.registrations.remove(self)
 

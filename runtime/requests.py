@@ -270,7 +270,7 @@ class RequestTable:
         """
         with self._manager.lock:
             self._rows.check(row)
-            self._manager.check_keeping(priority, ttl)
+            self._manager.core.check_keeping(priority, ttl)
             self._publisher.check_keys(row, keys)
             self._publisher.check_epoch(row)
             self._manager.tick()

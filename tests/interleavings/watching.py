@@ -145,8 +145,8 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
 
     core._begin = begin_watched  # type: ignore[method-assign]
     core.index.__class__ = index
-    manager.receipts = Entries("receipts", scheduler, lock, manager.receipts)
-    manager.fills = Entries("fills", scheduler, lock, manager.fills)
+    manager.lessor.receipts = Entries("receipts", scheduler, lock, manager.receipts)
+    manager.filler.fills = Entries("fills", scheduler, lock, manager.fills)
     manager.loader.tickets = Entries("tickets", scheduler, lock, manager.loader.tickets)
     attempts = manager.loader.attempts
     attempts._failures = Entries("failures", scheduler, lock, attempts._failures)

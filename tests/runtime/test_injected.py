@@ -61,9 +61,9 @@ def publish(world: World) -> Callable[[], object]:
 
 
 def persist(world: World) -> Callable[[], object]:
-    world.manager._writes = "none"
+    world.manager.writes_through = False
     world.publish(world.p)
-    world.manager._writes = "write_through"
+    world.manager.writes_through = True
     return lambda: world.manager.persist(world.p)
 
 

@@ -119,8 +119,6 @@ ANSWERS_ANYWAY: Mapping[tuple[type, str], str] = {
     (Manager, "check_keys"): "of the keys alone",
     (Manager, "object_of"): "names of objects",
     (Manager, "site"): "of the stack alone",
-    (Manager, "check_idle"): "a part of larger steps",
-    (Manager, "check_keeping"): "of numbers alone",
     (Ticket, "join"): "a part of larger steps",
     (Ticket, "leave"): "a part of larger steps",
     (Ticket, "then"): "a part of larger steps",
@@ -253,7 +251,7 @@ def test_a_failed_assertion_poisons_and_goes_to_its_caller(monkeypatch: pytest.M
     with pytest.raises(AssertionError, match="upside down") as first:
         manager.publish(fill)
     assert any("poisoned" in note for note in first.value.__notes__)
-    with pytest.raises(Poisoned, match=r"assertion broke in publish \(manager.py:\d+\).*upside down"):
+    with pytest.raises(Poisoned, match=r"assertion broke in publish \(filling.py:\d+\).*upside down"):
         manager.match(keys)
 
 

@@ -1,0 +1,180 @@
+"""Filling: slots for a writer, of every kind or of none, that others find once he publishes them, all kinds at once.
+
+What a writer holds is in ``fill.py``; how stored bytes come in instead of computed ones, in ``loading.py``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Reason
+from .errors import Refused
+from .fill import Fill
+from .index import Spot
+from .keys import Keys
+from .kinds import PREFILL_VERSION
+from .lease import Done, GivenUp, Lease, still
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+Kept = tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]
+"""Slots of one kind that the index took, and their places."""
+
+
+class Filler:
+    """Runs the fills of a manager.
+
+    Attributes:
+        fills: those that are open, by number.
+    """
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.fills: dict[int, Fill] = {}
+        self._voided = 0  # the last number of a fill over memory that is gone
+
+    def reserve(
+        self, keys: Keys, start: int, stop: int, lease: Lease | None, owner: str, kinds: Sequence[str] | None
+    ) -> Fill:
+        """Slots for granules [start, stop). See ``Manager.reserve``."""
+        manager, core = self._manager, self._manager.core
+        manager.check_keys(keys)
+        start, stop = operator.index(start), operator.index(stop)
+        if not 0 <= start < stop <= len(keys):
+            raise ValueError(f"granules [{start}, {stop}) of keys over {len(keys)} granules; give granules, not tokens")
+        if lease is not None and lease.length < start * manager.profile.granule:
+            what = f"the lease covers {lease.length} tokens, and the fill starts at granule {start}"
+            raise Refused(Reason.LEASE, "pool", what)
+        places = self._places_of(start, stop, kinds)
+        with manager.lock:
+            epoch = manager.epoch if lease is None else manager.receipt_of(lease).epoch
+            manager.unpark()
+            counts = {kind: len(where) for kind, where in places.items()}
+            slots = manager.take(counts, "take", salt=keys.salt)
+            generations = {kind: core.pools[kind].generations(held) for kind, held in slots.items()}
+            number = manager.number()
+            store_epoch = None if manager.store is None else manager.store.epoch
+            lossy = lease is not None and not lease.exact
+            if core.lossy_slots:  # spares the look-up where nothing is
+                read = start if set(core.paged) <= set(places) else stop  # it reads what it doesn't bring
+                lossy |= core.lossy_before(core.index.locate(keys.digests, read), read)
+            fill = Fill(
+                manager, number, owner, epoch, keys.digests, keys.salt, (start, stop), slots, places, generations,
+                store_epoch, lossy, None if lease is None else lease.lease_id, manager.site(),
+            )  # fmt: skip
+            self.fills[number] = fill
+            return fill
+
+    def publish(self, fill: Fill, priority: int, ttl: int | None) -> None:
+        """Seal a fill and let others find it. See ``Manager.publish``."""
+        manager, core = self._manager, self._manager.core
+        self.check_open(fill)
+        core.check_keeping(priority, ttl)
+        for (kind, part, layer), data in fill.staged().items():
+            manager.write(kind, part, layer, fill.slots[kind], data)
+        with manager.lock:
+            self.check_open(fill)
+            if fill.epoch != manager.epoch:
+                what = f"the fill is of epoch {fill.epoch}, and it is {manager.epoch} now"
+                raise Refused(Reason.EPOCH, "publish", what)
+            self._check_rest(fill)
+            manager.drop_expired()
+            core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+            clock = manager.tick()
+            del self.fills[fill.fill_id]
+            fill.close()
+            spot = core.index.extend(fill.digests, fill.stop)
+            kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
+            keeping = core.keeping(clock, priority, ttl, fill.salt)
+            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
+            core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
+            writing = manager.writes_through and not fill.lossy and ttl is None
+            if writing:
+                stored = {kind: those for kind, those in kept.items() if core.stored(kind)}
+                held = manager.storer.hold(stored)
+            core.trim()
+        if writing:
+            try:
+                manager.storer.write_through(fill, stored)
+            finally:
+                with manager.lock:
+                    manager.storer.unhold(held, spot.segment, fill.stop)
+
+    def abandon(self, fill: Fill, done: Done | None) -> None:
+        """Give a fill up. See ``Manager.abandon``."""
+        with self._manager.lock:
+            self.check_open(fill)
+            done = still(done)
+            del self.fills[fill.fill_id]
+            fill.close()
+            self._manager.give_up(GivenUp(fill.slots, fill.generations), done)
+
+    def check_open(self, fill: Fill) -> None:
+        """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
+        self._manager.lock.check()
+        if fill.manager is not self._manager:
+            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
+        if self.fills.get(fill.fill_id) is not fill:
+            if fill.fill_id <= self._voided:
+                what = f"fill {fill.fill_id} was given before the memory was allocated anew"
+                raise Refused(Reason.STALE, "publish", what)
+            raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was published or abandoned already")
+
+    def void(self) -> None:
+        """The memory goes: all fills end. The caller holds the lock."""
+        for fill in self.fills.values():
+            self._manager.give_up(GivenUp(fill.slots, fill.generations), None)
+        self.fills.clear()
+        self._voided = self._manager.number()
+
+    def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
+        """Places that a fill of granules [start, stop) has slots for, by kind."""
+        manager, core = self._manager, self._manager.core
+        core.check_kinds(kinds or ())
+        places = {}
+        for kind in core.kinds:
+            if kinds is not None and kind not in kinds:
+                continue
+            if kind in core.paged:
+                where = np.arange(start, stop)
+            elif kind == "swa_window":
+                spec = core.index.specs[core.trailing.index(kind)]
+                where = manager.window.places(spec, manager.profile.granule, start, stop)
+            else:
+                where = np.array([stop])
+            if len(where):
+                places[kind] = where
+        return places
+
+    def _check_rest(self, fill: Fill) -> None:
+        """Raise Refused (LEASE) when the lease that a fill rests on is not valid any more."""
+        if fill.revoked:
+            what = f"fill {fill.fill_id} rests on lease {fill.lease_id}, which was revoked"
+            raise Refused(Reason.LEASE, "publish", what)
+        if fill.lease_id in self._manager.receipts:
+            self._manager.receipts[fill.lease_id][0].check_in_time(self._manager.now)
+
+    def _seal(self, kind: str, spot: Spot, fill: Fill) -> Kept:
+        """Publish one kind of a fill; what the index has already is freed."""
+        core, pool = self._manager.core, self._manager.core.pools[kind]
+        slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
+        fresh = core.fresh(kind, spot, places, slots)
+        kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
+        versions = core.versions(kind, spot, kept_places)
+        if kind == "compressed_kv" and len(kept):
+            for _ in range(PREFILL_VERSION):
+                pool.must("emit", kept, "publish", expected=expected)
+        if kind == "indexer_state" and len(kept):
+            pool.must("index", kept, "publish", expected=expected, to_version=versions)
+        if len(kept):
+            core.seal(kind, kept, expected, kept_places, versions, lossy=fill.lossy)
+        if kind in core.paged:
+            core.place(kind, spot, places, slots, fresh)
+        pool.release("abandon", slots[~fresh], expected=generations[~fresh])
+        return kept, kept_places

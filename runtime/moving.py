@@ -1,0 +1,105 @@
+"""Moving: the slots' memory is given back and allocated anew, once nobody uses it, with what is cached or without.
+
+All that can fail comes before anything has changed. What the memory's own word says of it is in ``memory.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .arena import Arena
+from .core import Buffers
+from .errors import Refused
+from .generated import Refusal
+
+if TYPE_CHECKING:
+    from .manager import Manager
+    from .registration import Registration
+
+Arenas = Mapping[str, Arena]
+
+
+def check_idle(manager: Manager, doing: str, *, void: bool = False) -> None:
+    """Raise Refused (PINNED), saying ``doing``, while slots are read or written; or held, unless that is void.
+
+    The caller holds the manager's lock.
+    """
+    pools = manager.core.pools.values()
+    open_ = {
+        "loads": len(manager.tickets),
+        "reservations": len(manager.reservations),
+        "readers or writers on the device": len(manager.parking),
+        "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools),
+        "slots being packed": sum(
+            np.count_nonzero(pool.in_state(np.arange(len(pool)), "compressing")) for pool in pools
+        ),
+    }
+    if not void:
+        rows = int(np.count_nonzero(manager.requests.active))
+        open_ |= {"leases": len(manager.receipts), "fills": len(manager.fills), "live requests": rows}
+    if held := ", ".join(f"{count} {what}" for what, count in open_.items() if count):
+        raise Refused(Refusal.PINNED, "memory", f"{doing} under {held}")
+
+
+def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
+    """Other arenas for as many slots; what is cached goes along, byte by byte. The caller holds the lock."""
+    pools = manager.core.pools
+    _check_move(manager, void)
+    arenas = manager.core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers)
+    _check_apart(manager, arenas)
+    _move_registrations(manager, arenas)
+    _end_all(manager)
+    for kind, arena in arenas.items():
+        arena.bytes[:] = pools[kind].arena.bytes
+        pools[kind].arena = arena
+
+
+def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, void: bool) -> None:
+    """Other pools, with nothing in them; no slots are set aside then. The caller holds the lock."""
+    core = manager.core
+    _check_move(manager, void)
+    pools = core.make_pools(slots, buffers)
+    _move_registrations(manager, {kind: pool.arena for kind, pool in pools.items()})
+    _end_all(manager)
+    core.retire_all()
+    for kind, held in core.scratch.items():
+        core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
+    core.replace_pools(pools)
+    manager.requests.fit()
+
+
+def _check_move(manager: Manager, void: bool) -> None:
+    manager.memory.check_move()
+    check_idle(manager, "the memory can't move", void=void)
+
+
+def _check_apart(manager: Manager, new: Arenas) -> None:
+    """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
+    for kind, arena in new.items():
+        for other, pool in manager.core.pools.items():
+            if other != kind and np.may_share_memory(arena.bytes, pool.arena.bytes):
+                raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
+
+
+def _move_registrations(manager: Manager, arenas: Arenas) -> None:
+    """Transfer engines know the memory where it will be; if one of them can't, all know it where it is."""
+    here = {kind: pool.arena for kind, pool in manager.core.pools.items()}
+    moved: list[Registration] = []
+    try:
+        for registration in manager.registrations:
+            registration.move(arenas)
+            moved.append(registration)
+    except BaseException:
+        for registration in moved:
+            registration.move(here)
+        raise
+
+
+def _end_all(manager: Manager) -> None:
+    """Take away what leases, fills and live requests hold."""
+    manager.requests.end_all()
+    manager.lessor.void()
+    manager.filler.void()
