@@ -43,6 +43,7 @@ from .parking import Parking
 from .poison import Guard
 from .policy import WindowPolicy
 from .profile import Profile
+from .rebuilding import begin
 from .requests import RequestTable
 from .store_keys import object_ids
 from .stores.store import ObjectId, Store
@@ -362,6 +363,25 @@ class Manager:
         """
         return self.filler.reserve(keys, start, stop, lease, owner, kinds)
 
+    def rebuild_begin(self, answer: Answer, *, owner: str = "") -> Fill:
+        """Slots for the indexer keys that an answer says are to be computed again, all of them or none.
+
+        The fill has slots of ``indexer_state`` alone. ``fill.rebuild.lease`` has what they are computed from: the
+        entries of all granules before ``fill.stop``, good keys, and tail and window of the boundary ``lease.length``
+        at which computing can go on. It ends with the fill. ``publish`` ties the keys to the entries' version; keys of
+        lossy entries are lossy. Of stale keys that nobody reads the very slots are taken: once begun, they can be
+        published or are lost, and so are those behind them.
+
+        Args:
+            answer: of one request's ``match``, with a ``rebuild``.
+            owner: who computes.
+
+        Raises:
+            Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or ADMISSION without
+                room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
+        """
+        return begin(self, answer, owner)
+
     def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.
 
@@ -375,7 +395,8 @@ class Manager:
             ValueError: a priority or ttl that the specs of no kind keep, or that is out of range; the fill is then
                 still the caller's.
             Refused: GAP when the chain before the fill is gone, EPOCH after a reset, LEASE when the lease that it rests
-                on is overdue or was revoked; the fill is then still the caller's.
+                on is overdue or was revoked, STALE when entries that keys were rebuilt from are not found any more; the
+                fill is then still the caller's.
         """
         self.filler.publish(fill, priority, ttl)
 
@@ -662,18 +683,6 @@ class Manager:
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
 
-    def _watch(self, tables: Sequence[Table]) -> None:
-        """Let the trace know of words that the manager keeps from now on."""
-        if self._recorder is not None:
-            self._recorder.watch(tables, self.lock.lock)
-
-    def _set_aside(self) -> None:
-        self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
-
-    def _make_matcher(self) -> Matcher:
-        arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
-        return Matcher(self, alignment(arenas, *self._multiples))
-
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
         """Unpin, or free, what somebody held: now, or once the device has ended. The caller holds the lock."""
         self.parking.give_up(held, done)
@@ -699,6 +708,18 @@ class Manager:
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
         self.filler.check_open(fill)
+
+    def _watch(self, tables: Sequence[Table]) -> None:
+        """Let the trace know of words that the manager keeps from now on."""
+        if self._recorder is not None:
+            self._recorder.watch(tables, self.lock.lock)
+
+    def _set_aside(self) -> None:
+        self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
+
+    def _make_matcher(self) -> Matcher:
+        arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
+        return Matcher(self, alignment(arenas, *self._multiples))
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
