@@ -34,6 +34,8 @@ TIERS = ("store", "packed")
 FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL)
 """Refusals that end when others have ended."""
 
+_ROOM = (Reason.POOL_FULL, Reason.ADMISSION, Refusal.TOO_MANY_READERS)  # slots, rows, pins
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -121,6 +123,12 @@ class Deferred:
     ticket: Ticket | None = None
 
 
+    @property
+    def lacks_room(self) -> bool:
+        """Whether others who have ended leave room for it; False where it waits for a limit, or for another's load."""
+        return self.ticket is None and self.reason in _ROOM
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """Never: not even with nobody else there."""
@@ -198,6 +206,7 @@ class Admission:
 
         Raises:
             Refused: LEASE unless the reservation is ready.
+            Exception: of a backend that can't clear what others left in its slots; nothing is reserved any more then.
         """
         manager = self._manager
         with manager.lock:
@@ -210,10 +219,15 @@ class Admission:
             old, reused = reservation.lease, self._reused(reservation)
             self._give_up_slots(reservation, None)
             try:
-                self._hold(reservation, way, answer)
-            except Refused:
-                self._hold(reservation, _Way(None, reused, {}, manager.requests.need(reservation.first, reused), {}))
-                return False
+                try:
+                    self._hold(reservation, way, answer)
+                except Refused:
+                    need = manager.requests.need(reservation.first, reused)
+                    self._hold(reservation, _Way(None, reused, {}, need, {}))
+                    return False
+            except BaseException:
+                self.cancel_now(reservation)
+                raise
             if old is not None:
                 self._release(old, None)
             return True
@@ -223,6 +237,7 @@ class Admission:
 
         Raises:
             Refused: LEASE unless the reservation is ready; ADMISSION without a free row, it is still ready then.
+            Exception: of a backend that can't copy what is leased; nothing is reserved any more then.
         """
         with self._manager.lock:
             return self.enter_now(reservation)
@@ -232,7 +247,14 @@ class Admission:
         self._check(reservation, Stage.READY)
         lease, slots = reservation.lease, reservation.slots
         self._manager.tick()
-        row = self._manager.requests.place(reservation.first, slots, lease=lease, owner=reservation.owner)
+        try:
+            row = self._manager.requests.place(reservation.first, slots, lease=lease, owner=reservation.owner)
+        except Refused:
+            raise
+        except BaseException:  # the slots are free by now
+            reservation.slots = {kind: held[:0] for kind, held in slots.items()}
+            self.cancel_now(reservation)
+            raise
         reservation.row, reservation.stage, reservation.slots, reservation.lease = row, Stage.ENTERED, {}, None
         del self._manager.reservations[reservation.number]
         return row
@@ -286,6 +308,33 @@ class Admission:
         """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""
         _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
         return float(sum(amount for name, amount in in_flight.items() if name.startswith("bytes")))
+
+    def behind_transfers(self, answer: Answer, tokens: int, step: int | None) -> bool:
+        """Whether what open transfers hold keeps room from a request, however many others end.
+
+        Cost: O(slots that transfers hold). The caller holds the manager's lock.
+        """
+        core = self._manager.core
+        way = next((way for way in self._ways(answer, tokens, step) if self._never(way, tokens) is None), None)
+        if way is None:
+            return False
+        reads: dict[str, npt.NDArray[np.intp]] = {}
+        if way.leased:
+            spot = core.index.locate(answer.claims[0].digests, way.leased)
+            if spot.at >= way.leased:
+                reads = {kind: core.slots_at(kind, spot, way.leased).astype(np.intp) for kind in core.kinds}
+        need = {
+            kind: count + way.destinations.get(kind, 0) + len(reads.get(kind, ())) for kind, count in way.beside.items()
+        }
+        return self._lacks_beside_transfers(need, reads)
+
+    def row_behind_transfers(self, row: int, tokens: int) -> bool:
+        """The same of a row that should have so many tokens."""
+        requests = self._manager.requests
+        shared = int(requests.shared_tokens([row])[0]) // self._manager.profile.granule
+        kinds = [kind for kind in self._manager.core.paged if shared]
+        reads = {kind: requests.table(kind, [row])[0, :shared].astype(np.intp) for kind in kinds}
+        return self._lacks_beside_transfers(requests.need(tokens, 0), reads)
 
     def taken(self, name: str) -> int:
         """How much of a limited thing is taken, by its name in ``Limits.by_name``."""
@@ -355,6 +404,21 @@ class Admission:
                 return Rejected(Reason.ADMISSION, f"{need} slots of {kind}, and the pool has {core.capacity(kind)}")
         return None
 
+    def _lacks_beside_transfers(self, need: Mapping[str, int], reads: Mapping[str, npt.NDArray[np.intp]]) -> bool:
+        """Whether fewer slots of a kind can ever be free or read beside what transfers hold than are needed."""
+        manager = self._manager
+        loading = [one for one in manager.reservations.values() if one.stage is Stage.LOADING]
+        leases = [manager.receipt_of(one.lease).slots for one in loading if one.lease is not None]
+        for kind, count in need.items():
+            pool = manager.core.pools[kind]
+            held = [ticket.all_slots(kind) for ticket in manager.loader.tickets.values()]
+            held += [one.slots[kind] for one in loading] + [slots[kind] for slots in leases if kind in slots]
+            held.append(np.flatnonzero(pool.table.fields("holds")))
+            taken = np.setdiff1d(np.concatenate(held), reads.get(kind, held[-1][:0]))
+            if count > manager.core.capacity(kind) - int(np.count_nonzero(taken < pool.hot)):
+                return True
+        return False
+
     # ---- under the lock ---------------------------------------------------------------------------------------------
 
     def _begin(self, way: _Way, answer: Answer, tokens: int, step: int | None, owner: str) -> Reservation | Deferred:
@@ -372,7 +436,7 @@ class Admission:
             self._take({"requests": 1})
             try:
                 self._hold(reservation, way, answer)
-            except Refused:
+            except BaseException:
                 self._give_back({"requests": 1})
                 raise
         except Refused as refused:
@@ -392,8 +456,10 @@ class Admission:
             if way.plan is not None:
                 ticket = manager.loader.open(way.plan, reservation.owner, beside=way.beside)
             reservation.slots = manager.take(way.beside, "take")
-        except Refused:
-            assert ticket is None, "the ticket made room for what is taken beside it"
+        except BaseException as error:
+            if ticket is not None:
+                assert not isinstance(error, Refused), "the ticket made room for what is taken beside it"
+                manager.loader.drop(ticket)
             if lease is not None:
                 self._release(lease, None)
             self._give_back(way.in_flight)

@@ -20,6 +20,7 @@ from .generated import Refusal
 from .generated.queued import QueuedQueue, QueuedState, QueuedTable
 from .keys import Keys
 from .queues import Queue, Queues
+from .serving_report import Tally
 from .ticket import Ticket
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Live:
         attempts: times that a load of it which failed is tried again.
         begun: its first work of all; or Refused, with the reason that it was rejected for; cancelled when given up.
         fault: what a load of it raised last, or why it ended before it had all its tokens.
+        incarnation: of its row; the row is its own for as long as that is the row's.
+        lacked: turns that it wasn't granted for want of room, since it came or was preempted.
     """
 
     number: int
@@ -78,8 +81,11 @@ class Live:
     begun: Future[Work] = field(default_factory=Future)
     fault: BaseException | None = None
     reservation: Reservation | None = None
+    loading: Ticket | None = None  # its own load
     joined: Ticket | None = None  # another's load that it waits for
     row: int | None = None
+    incarnation: int = 0
+    lacked: int = 0
     computed: int = 0  # tokens that its row accounts for
 
 
@@ -91,12 +97,19 @@ class LiveRequests:
         queues: where they wait.
         most: that are live at once.
         clock: the time.
+
+    Attributes:
+        by_number: the live ones, in the order in which they came.
+        granted: work that was granted and not handed to the engine yet.
+        tally: what has been counted.
     """
 
     def __init__(self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float]) -> None:
         self.queues = queues
         self.words = manager.table(QueuedTable, most)
         self.by_number: dict[int, Live] = {}
+        self.granted: list[Work] = []
+        self.tally = Tally()
         self._clock = clock
         self._free = list(range(most))[::-1]
         self._number = itertools.count(1).__next__
@@ -114,6 +127,7 @@ class LiveRequests:
         live.generation = int(self.words.fields("generation", [live.place])[0])
         self.by_number[live.number] = live
         self.put(live, queue, cost, holds=False)
+        self.tally.arrived += 1
         return live
 
     def fire(self, event: str, live: Live, **given: Any) -> None:
@@ -163,21 +177,29 @@ class LiveRequests:
         if live.number in self.queues:
             self.queues.remove(live.number)
 
-    def passed(self, live: Live) -> None:
-        """Its turn could not be granted."""
+    def passed(self, live: Live, why: str, *, stops: bool = True) -> None:
+        """Its turn could not be granted, for a reason; whether it may stop those behind it, see ``Queues.passed``."""
+        self.tally.deferred[why] += 1
         if live.number in self.queues:
-            self.queues.passed(live.number)
+            self.queues.passed(live.number, stops=stops)
 
     def again(self, live: Live, queue: Queue, cost: float) -> None:
-        """It has given back all that it had, and waits anew."""
+        """It has nothing any more of what it had, and waits anew."""
         self.fire("preempt", live, where=queue)
-        live.reservation, live.row, live.computed, live.since = None, None, 0, self._clock()
+        self._let_go(live)
+        live.computed, live.lacked, live.since = 0, 0, self._clock()
+        self.tally.preempted += 1
         self.put(live, queue, cost, holds=False)
 
     def forget(self, live: Live) -> None:
         """Its word is nobody's."""
         self.withdraw(live)
-        live.reservation, live.row, live.joined = None, None, None
+        self._let_go(live)
+        live.joined = None
         del self.by_number[live.number]
         if live.generation < QueuedTable.LAYOUT.field("generation").high:  # else its place retires
             self._free.append(live.place)
+
+    def _let_go(self, live: Live) -> None:
+        live.reservation, live.loading, live.row = None, None, None
+        self.granted = [work for work in self.granted if work.live is not live]

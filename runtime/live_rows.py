@@ -32,6 +32,7 @@ class LiveRows:
         kinds: paged kinds of the model, KV first.
         stride: tokens after which words follow.
         active: whether the row holds a request.
+        incarnation: how many requests it has held, this one included.
         owners: who asked for it.
         tokens: tokens that are committed.
         prefilled: of these, tokens whose entries came in batches; those after them came stride by stride.
@@ -57,6 +58,7 @@ class LiveRows:
         self.widest = profile.widest_ratio
         self.stride = _stride(profile)
         self.active = np.zeros(rows, np.bool_)
+        self.incarnation = np.zeros(rows, np.int64)
         self.owners: list[str] = [""] * rows
         self.tokens = np.zeros(rows, np.int64)
         self.prefilled = np.zeros(rows, np.int64)

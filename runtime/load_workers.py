@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .admission import Admission, Stage
 from .errors import Refused
+from .generated import Refusal
 from .generated.queued import QueuedState
 from .live_requests import Live, LiveRequests
 from .queues import Queue, compute_queue_of
@@ -46,13 +47,20 @@ class LoadWorkers:
         self._executor, self._changed = executor, changed
 
     def start(self, live: Live, ticket: Ticket) -> None:
-        """Have the load of an admitted request moved. The caller doesn't hold the lock."""
+        """Have the load of an admitted request moved. The caller doesn't hold the lock.
+
+        Raises:
+            BaseException: what the executor raised that was not shut down; the load has failed then.
+        """
         with self._manager.lock:
+            self._requests.tally.loads += 1
             ticket.then(lambda ended: self._ended(live, ended))
         try:
             job = self._executor.submit(self._work, live, ticket)
-        except RuntimeError as error:  # it was shut down
+        except BaseException as error:
             self._never_ran(live, ticket, error)
+            if not isinstance(error, RuntimeError):  # that is what one says that was shut down
+                raise
         else:
             job.add_done_callback(lambda job: self._check_ran(live, ticket, job))
 
@@ -62,12 +70,13 @@ class LoadWorkers:
         try:
             ticket.join(live.owner)
         except Refused:  # it ends just now
-            self._requests.passed(live)
+            self._requests.passed(live, Refusal.BUSY.name)
             self._changed()
             return
+        self._requests.tally.deferred[Refusal.BUSY.name] += 1
         self._requests.withdraw(live)
         live.joined = ticket
-        ticket.then(lambda _: self._joined(live, queue, cost))
+        ticket.then(lambda ended: self._joined(live, ended, queue, cost))
 
     def quiesce(self, ticket: Ticket) -> None:
         """Free the slots of a load that all have given up, unless a worker moves it, who then will."""
@@ -100,7 +109,8 @@ class LoadWorkers:
             with self._manager.lock:
                 if ticket.ended:
                     return
-                self._requests.refusal("begin", live)  # where it was given up others may wait for the load
+                if live.loading is ticket:
+                    self._requests.refusal("begin", live)  # where it was given up others may wait for the load
             try:
                 ticket.transfer()
             except BaseException as error:  # kept for who asks; the request goes on without the load
@@ -108,14 +118,14 @@ class LoadWorkers:
                     raise
                 live.fault = error
                 if not isinstance(error, Exception):  # the thread is to stop
-                    self._compute(live)
+                    self._compute(live, ticket)
                     raise
-            ticket = self._again(live)
+            ticket = self._again(live, ticket)
 
-    def _again(self, live: Live) -> Ticket | None:
+    def _again(self, live: Live, failed: Ticket) -> Ticket | None:
         """After a failed load: look what is there now, and open another one, or let the request compute."""
         with self._manager.lock:
-            if self._requests.state(live) is not QueuedState.ADMITTED or live.reservation is None:
+            if not self._waits_for(live, failed) or live.reservation is None:
                 return None
             reservation = live.reservation
         try:
@@ -123,50 +133,69 @@ class LoadWorkers:
             loading = self._admission.reload(reservation, answer)
         except Exception as error:  # the store can't answer, or the request was given up
             live.fault, loading = error, False
+        except BaseException:  # the thread is to stop
+            self._compute(live, failed)
+            raise
         with self._manager.lock:
-            if self._requests.state(live) is not QueuedState.ADMITTED:
+            if not self._waits_for(live, failed):
                 return None
             ticket = reservation.ticket if loading else None
             if ticket is not None:
+                live.loading = ticket
+                self._requests.tally.loads += 1
+                self._requests.tally.loads_again += 1
                 ticket.then(lambda ended: self._ended(live, ended))
         if ticket is None:
-            self._compute(live)
+            self._compute(live, failed)
         return ticket
 
-    def _compute(self, live: Live) -> None:
+    def _waits_for(self, live: Live, ticket: Ticket) -> bool:
+        """Whether a load of an admitted request is still to be moved, or to be tried again. Under the lock."""
+        return live.loading is ticket and self._requests.state(live) is QueuedState.ADMITTED
+
+    def _compute(self, live: Live, failed: Ticket) -> None:
         """A request whose load has failed has its next turn, and computes."""
         with self._manager.lock:
-            if self._requests.state(live) is QueuedState.ADMITTED:
+            if self._waits_for(live, failed):
                 self._requests.fire("begin", live)
                 self._requests.fire("ended", live, ok=False, most=0, where=self.queue_of(live))
-                self.put_ready(live)
+                self._have_turn(live)
         self._changed()
+
+    def _have_turn(self, live: Live) -> None:
+        """It misses no bytes any more. The caller holds the lock."""
+        reservation = live.reservation
+        live.loading = None
+        if reservation is None or reservation.stage is Stage.ENDED:  # others were faster at what the load left
+            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+        else:
+            self.put_ready(live)
 
     # ---- when a load has ended; the caller of the first two holds the lock ------------------------------------------
 
     def _ended(self, live: Live, ticket: Ticket) -> None:
         """It was a request's own, and the reservation knows already."""
         self._changed()
+        ok = ticket.state == "done"
+        self._requests.tally.loads_failed += not ok
         state = self._requests.state(live)
-        if state not in _WAITS_FOR_BYTES:
-            return  # it was given up before a worker had begun
-        reservation, ok = live.reservation, ticket.state == "done"
+        if state not in _WAITS_FOR_BYTES or live.loading is not ticket:
+            return  # it was given up, or waits anew, since before a worker had begun
+        reservation = live.reservation
         again = not ok and reservation is not None and reservation.stage is Stage.READY
         if state is QueuedState.ADMITTED:  # somebody else ended it, and no worker is there to try again
             self._requests.fire("begin", live)
             again = False
         self._requests.fire("ended", live, ok=ok, most=live.attempts if again else 0, where=self.queue_of(live))
-        if reservation is None:
+        if state is QueuedState.DRAINING:
             self._requests.forget(live)
-        elif self._requests.state(live) is QueuedState.ADMITTED:
-            return  # the worker tries again
-        elif reservation.stage is Stage.ENDED:  # others were faster at what the load left
-            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
-        else:
-            self.put_ready(live)
+        elif self._requests.state(live) is not QueuedState.ADMITTED:  # else the worker tries again
+            self._have_turn(live)
 
-    def _joined(self, live: Live, queue: Queue, cost: float) -> None:
+    def _joined(self, live: Live, ticket: Ticket, queue: Queue, cost: float) -> None:
         """It was another's: what it brought is found by the next match."""
+        if live.joined is not ticket:
+            return  # it waits for that one no more
         live.joined = None
         if self._requests.state(live) is QueuedState.WAITING:
             self._requests.put(live, queue, cost, holds=False)
@@ -177,7 +206,7 @@ class LoadWorkers:
         if job.cancelled():
             self._never_ran(live, ticket, RuntimeError("the executor dropped the load"))
 
-    def _never_ran(self, live: Live, ticket: Ticket, error: Exception) -> None:
+    def _never_ran(self, live: Live, ticket: Ticket, error: BaseException) -> None:
         """Let a load fail that no worker will ever begin; nor is it tried again."""
         live.fault, live.attempts = error, 0
         try:

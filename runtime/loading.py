@@ -204,6 +204,12 @@ class Loader:
                 self.attempts.forget(self._objects(ticket, kept))
             self._end(ticket, "done" if ok and fits else "failed")
 
+    def drop(self, ticket: Ticket) -> None:
+        """End a ticket of which no byte was asked for yet. The caller holds the lock."""
+        self._check(ticket, "open")
+        self._abort(ticket)
+        self._free_aborted(ticket, "quiesced")
+
     def abort(self, ticket: Ticket) -> None:
         """See ``Ticket.abort``."""
         with self._manager.lock:

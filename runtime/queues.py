@@ -77,6 +77,7 @@ class _Waiting:
     since: float
     start: float  # virtual time at which its owner's turn begins
     passed: int = 0  # turns that could not be granted
+    stops: bool = False  # whether those who hold nothing wait behind it now
 
     def key(self, ageing: float) -> tuple[bool, float, float, int]:
         # A smaller start is the earlier turn; what ageing takes off grows with the time waited. As all grow alike, the
@@ -125,7 +126,7 @@ class Queues:
             raise ValueError(f"ageing={ageing}, patience={patience}; give numbers of at least 0")
         self._weights = dict(weights)
         self._ageing = ageing
-        self._patience = patience
+        self.patience = patience
         self._lines = {queue: _Line() for queue in Queue}
         self._where: dict[int, Queue] = {}
 
@@ -196,15 +197,25 @@ class Queues:
         line.now = max(line.now, line.waiting.pop(request).start)
         self._forget(line)
 
-    def passed(self, request: int) -> None:
-        """A request's turn could not be granted now; it keeps its place."""
-        self._lines[self._where[request]].waiting[request].passed += 1
+    def passed(self, request: int, *, stops: bool = True) -> None:
+        """A request's turn could not be granted now; it keeps its place.
+
+        Args:
+            request: which one.
+            stops: whether those behind it wait for it once it was passed ``patience`` times; False where their turns
+                keep nothing from it.
+        """
+        waiting = self._lines[self._where[request]].waiting[request]
+        waiting.passed += 1
+        waiting.stops = stops and waiting.passed > self.patience
 
     def oldest(self, queue: Queue) -> float:
         """The time at which the first came of those who wait in a queue; infinity where nobody does."""
         return min((waiting.since for waiting in self._lines[queue].waiting.values()), default=float("inf"))
 
-    def turns(self, queue: Queue, budget: float, *, holders: bool | None = None) -> Iterator[int]:
+    def turns(
+        self, queue: Queue, budget: float, *, holders: bool | None = None, first: int | None = None
+    ) -> Iterator[int]:
         """Whose turn it is in a queue, first to last, as far as a budget goes.
 
         The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; what
@@ -216,11 +227,12 @@ class Queues:
             budget: of one round.
             holders: True: a round's turns of those who hold slots; False: then those of the others, who are paid from
                 what the first have left. None: a round of all.
+            first: a request whose turn comes before all others, wherever it stands.
         """
         line = self._lines[queue]
         if holders is not False:
             line.spent = 0.0
-        for waiting in sorted(line.waiting.values(), key=lambda item: item.key(self._ageing)):
+        for waiting in sorted(line.waiting.values(), key=lambda one: (one.request != first, one.key(self._ageing))):
             if line.waiting.get(waiting.request) is not waiting:  # left while others had their turns
                 continue
             if holders is not None and waiting.holds is not holders:
@@ -230,7 +242,7 @@ class Queues:
             passed = waiting.passed
             yield waiting.request
             if line.waiting.get(waiting.request) is waiting and waiting.passed > passed:
-                if waiting.passed > self._patience and not waiting.holds:
+                if waiting.stops and not waiting.holds:
                     return
             else:
                 line.spent += waiting.cost

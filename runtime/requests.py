@@ -144,6 +144,7 @@ class RequestTable:
         row = int(np.argmin(state.active))
         taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
         state.active[row], state.owners[row] = True, owner
+        state.incarnation[row] += 1
         state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
         state.lossy[row] = lease is not None and not lease.exact
         state.epoch[row] = epoch
@@ -401,6 +402,14 @@ class RequestTable:
     def active(self) -> npt.NDArray[np.bool_]:
         """Which rows hold a request, bool [rows]."""
         return self._rows.active
+
+    def incarnation(self, row: int) -> int:
+        """How many requests a row has held: the number of the one that it holds, if it does."""
+        return int(self._rows.incarnation[row])
+
+    def holds(self, row: int, incarnation: int) -> bool:
+        """Whether a row still holds the request of that number; not once it has ended, or its memory was voided."""
+        return bool(self._rows.active[row]) and int(self._rows.incarnation[row]) == incarnation
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:

@@ -524,7 +524,7 @@ def give_up_before(step: int, subject: int) -> bool:
 
     def before() -> None:
         live = getattr(bench, "subject", None)
-        rows: Any = bench.scheduler._rows
+        rows: Any = bench.scheduler._running.lock
         if live is None or count[0] > step or rows.locked():
             return  # a thread that wants to end a row waits until nobody steps rows
         count[0] += 1

@@ -1,0 +1,248 @@
+"""Running requests of a scheduler: their next chunks, decoded tokens, what they publish, and how they end or go back.
+
+A lock of its own keeps rows from ending while they are stepped; where both are needed it is taken before the manager's.
+An engine that sleeps may have its memory allocated anew under running requests. A row's incarnation says so: who has
+lost its row waits anew, from its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from .admission import FOR_ROOM, Admission
+from .answers import Reason
+from .errors import Refused
+from .generated.queued import QueuedState
+from .lease import Done
+from .live_requests import Live, LiveRequests, Work
+from .queues import Queue
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+
+class RunningRows:
+    """The rows of a scheduler's running requests.
+
+    Args:
+        manager: whose rows.
+        admission: counts who has one.
+        requests: whose they are.
+        chunk: tokens of a prompt that one step computes at most; None: all of it.
+        clock: the time.
+        changed: called when there may be new turns.
+        lock: see above.
+
+    Attributes:
+        lock: that one; taken by whoever ends a row.
+        short: those whose next chunk found no room in this round.
+        stops: whether anybody who begins might keep room from one of them.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        admission: Admission,
+        requests: LiveRequests,
+        chunk: int | None,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self.lock = lock
+        self.short: list[Live] = []
+        self.stops = False
+        self._manager, self._admission, self._requests = manager, admission, requests
+        self._chunk, self._clock, self._changed = chunk, clock, changed
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """Nobody lacks room yet; who has lost its row waits anew."""
+        self.short, self.stops = [], False
+        with self.lock:
+            with self._manager.lock:
+                running = self._requests.running()
+            self.notice(running)
+
+    def extend(self, live: Live) -> None:
+        """The next chunk of a running request's prompt."""
+        with self.lock:
+            row, start = live.row, live.computed
+            if row is None:
+                return  # it was given up meanwhile
+            stop = live.tokens if self._chunk is None else min(live.tokens, start + self._chunk)
+            try:
+                self._manager.requests.extend(row, stop - start)
+            except Refused as refused:
+                if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                    raise
+                with self._manager.lock:
+                    self._requests.passed(live, refused.refusal.name)
+                    self.stops |= not self._admission.row_behind_transfers(row, stop)
+                self.short.append(live)
+                return
+            with self._manager.lock:
+                live.computed = stop
+                exact = not self._manager.requests.is_lossy(row)
+                self.granted(live, Work(live, row, start, stop, None, exact, self._clock() - live.since))
+
+    def granted(self, live: Live, work: Work) -> None:
+        """Its turn was granted; what is left of its prompt waits for the next. The caller holds the manager's lock."""
+        self._requests.granted.append(work)
+        if live.number in self._requests.queues:
+            self._requests.queues.granted(live.number)
+        if live.computed < live.tokens:
+            rest = live.tokens - live.computed
+            cost = rest if self._chunk is None else min(rest, self._chunk)
+            self._requests.put(live, Queue.RESIDENT, float(cost), holds=True)
+
+    def decode(self, lives: Iterable[Live], done: Done | None) -> tuple[Live, ...]:
+        """See ``Scheduler.decode``."""
+        stepping = list(lives)
+        with self.lock:
+            gone = self.notice(stepping)
+        while True:
+            with self.lock:
+                stepping = self._decoding([live for live in stepping if live not in gone])
+                rows = [live.row for live in stepping if live.row is not None]
+                try:
+                    self._manager.requests.step(rows, done=done)
+                except Refused as error:
+                    if error.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                        raise
+                    gone.append(self._yield(error, done))
+                    continue
+                for live in stepping:
+                    live.computed += 1
+                    live.tokens = max(live.tokens, live.computed)
+            return tuple(gone)
+
+    def publish(self, live: Live, done: Done | None) -> int:
+        """See ``Scheduler.publish``."""
+        with self.lock:
+            if self.notice([live]) or not self.runs(live) or live.row is None:
+                return 0
+            return self._manager.requests.publish(live.row, live.keys, done=done)
+
+    # ---- ends -------------------------------------------------------------------------------------------------------
+
+    def finish(self, live: Live, done: Done | None) -> None:
+        """See ``Scheduler.finish``."""
+        with self.lock:
+            if self.runs(live):
+                self.end(live, "leave", done)
+                self._requests.tally.finished += 1
+
+    def preempt(self, live: Live, done: Done | None) -> None:
+        """See ``Scheduler.preempt``."""
+        with self.lock:
+            if not self.notice([live]) and self.runs(live):
+                self.preempt_now(live, done)
+
+    def preempt_now(self, live: Live, done: Done | None) -> None:
+        """See ``preempt``; it runs, has its row, and the caller holds ``lock``."""
+        assert live.row is not None
+        if live.keys.tokens >= live.computed:
+            self._manager.requests.preempt(live.row, live.keys, done=done)
+        else:
+            self._manager.requests.finish(live.row, done=done)
+        with self._manager.lock:
+            self._leave(live)
+            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+        self._changed()
+
+    def end(self, live: Live, event: str, done: Done | None) -> None:
+        """The row of a running request ends, if it has it still. The caller holds ``lock``."""
+        assert live.row is not None
+        if self._has_row(live):
+            self._manager.requests.finish(live.row, done=done)
+        with self._manager.lock:
+            self._leave(live)
+            self._requests.fire(event, live)
+            self._requests.forget(live)
+        self._changed()
+
+    def notice(self, lives: Iterable[Live]) -> list[Live]:
+        """Those of some who have lost their rows; they wait anew. The caller holds ``lock``."""
+        lost = []
+        with self._manager.lock:
+            for live in lives:
+                if live.row is not None and not self._manager.requests.holds(live.row, live.incarnation):
+                    self._leave(live)
+                    self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+                    self._requests.tally.voided += 1
+                    lost.append(live)
+        if lost:
+            self._changed()
+        return lost
+
+    def runs(self, live: Live) -> bool:
+        """Whether a request runs; False where it was given up or has ended. The caller holds ``lock``.
+
+        Raises:
+            ValueError: it waits.
+        """
+        with self._manager.lock:
+            state = self._requests.state(live)
+        if state not in (None, QueuedState.RUNNING, QueuedState.DRAINING):
+            raise ValueError(f"request {live.number} doesn't run: it is {state.name.lower()}")
+        return state is QueuedState.RUNNING
+
+    # ---- want of room -----------------------------------------------------------------------------------------------
+
+    def unblock(self) -> None:
+        """Where all who run lack room for their next chunk, let the youngest give its room back.
+
+        One that runs alone waits for what others hold: loads, leases, the device.
+        """
+        with self.lock:
+            with self._manager.lock:
+                running = self._requests.running()
+                stuck = bool(running) and all(live in self.short for live in running)
+                if not stuck or (len(running) == 1 and not self._alone()):
+                    return
+            why = f"the next chunk of request {running[0].number} doesn't fit beside what it has"
+            self._yield(Refused(Reason.POOL_FULL, "scheduler", why), None)
+
+    def _yield(self, why: Refused, done: Done | None) -> Live:
+        """The youngest of those who run gives its room back; where it is alone with all there is, it ends.
+
+        The caller holds ``lock``, and somebody runs.
+        """
+        with self._manager.lock:
+            *others, youngest = self._requests.running()
+            alone = not others and self._alone()
+        if alone:
+            youngest.fault = why
+            self.end(youngest, "leave", done)
+            self._requests.tally.cut_short += 1
+        else:
+            self.preempt_now(youngest, done)
+        return youngest
+
+    def _alone(self) -> bool:
+        """Whether nobody holds slots but one row. The caller holds the manager's lock."""
+        manager = self._manager
+        others = (manager.reservations, manager.receipts, manager.fills, manager.tickets, manager.parked)
+        return not any(others) and not manager.given_up and int(manager.requests.active.sum()) == 1
+
+    # ---- small helpers ----------------------------------------------------------------------------------------------
+
+    def _decoding(self, lives: list[Live]) -> list[Live]:
+        """Those of some requests that run. The caller holds ``lock``."""
+        running = [live for live in lives if self.runs(live)]
+        if early := [live.number for live in running if live.computed < live.tokens]:
+            raise ValueError(f"prompts of requests {early} are not computed yet")
+        return running
+
+    def _has_row(self, live: Live) -> bool:
+        with self._manager.lock:
+            return live.row is not None and self._manager.requests.holds(live.row, live.incarnation)
+
+    def _leave(self, live: Live) -> None:
+        """It counts as one who has slots no more. The caller holds the manager's lock."""
+        if live.reservation is not None:
+            self._admission.leave_now(live.reservation)

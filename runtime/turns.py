@@ -1,0 +1,246 @@
+"""Turns of a scheduler's requests: a round through the five queues, and how each request begins.
+
+Who may begin, ``admission.py`` says; whose turn it is, ``queues.py``. Beyond that, nobody waits for ever:
+
+    holders first    those who hold slots have their turns first, in all queues; while one of them lacks room that
+                     somebody who begins could keep from it, nobody begins
+    patience         a request that more than ``Queues.patience`` times wasn't admitted for want of room has the first
+                     turn of those who hold nothing, and while it isn't admitted none of them begins, in no queue
+    a stalled disk   holds up nobody who needs no transfer: where what open transfers hold is what such a request lacks
+                     room for, only transfers don't begin; the room comes when those under way have ended
+
+Want of a limit on transfers is no want of room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from .admission import Admission, Deferred, Rejected, Reservation
+from .answers import Answer, AnswerKind, Reason
+from .errors import Refused
+from .generated.queued import QueuedState
+from .live_requests import Live, LiveRequests, Work
+from .load_workers import LoadWorkers
+from .queues import Queue, queue_of
+from .running_rows import RunningRows
+
+if TYPE_CHECKING:
+    from .manager import Manager
+
+TRANSFERS = (Queue.DISK, Queue.COMPRESSED)
+"""Queues of those who need a transfer before their first step."""
+
+_STALE_ATTEMPTS = 3  # matches in one turn of a request whose finds are evicted before it has them
+
+
+class Turns:
+    """Gives a scheduler's requests their turns.
+
+    Args:
+        manager: whose slots they use.
+        admission: who may begin.
+        requests: who waits, and where.
+        running: those who have begun.
+        workers: move the bytes of those who need a transfer.
+        budgets: what may be granted in one round, by queue, in the units of ``Queue.spends``.
+        chunk: tokens of a prompt that one step computes at most; None: all of it.
+        clock: the time.
+        changed: called when there may be new turns.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        admission: Admission,
+        requests: LiveRequests,
+        running: RunningRows,
+        workers: LoadWorkers,
+        budgets: Mapping[Queue, float],
+        chunk: int | None,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._manager, self._admission, self._requests = manager, admission, requests
+        self._running, self._workers = running, workers
+        self._budgets, self._chunk = dict(budgets), chunk
+        self._clock, self._changed = clock, changed
+        self._starving: list[Live] = []  # have lacked room too often, the first of them first
+        self._claimant: Live | None = None  # of these the one whose turn it is in this round
+        self._stopped: tuple[Queue, ...] = ()  # queues in which nobody else begins in this round
+
+    def round(self) -> None:
+        """Grant turns in all queues, as far as room and budgets go.
+
+        Raises:
+            Exception: what a store or a device query raised; what was granted by then stays granted.
+        """
+        self._running.begin_round()
+        self._claimant, self._stopped = None, ()
+        self._grant(holders=True)
+        if not self._running.stops:
+            with self._manager.lock:
+                self._claimant = self._first_starving()
+            self._grant(holders=False)
+
+    def cost(self, answer: Answer, tokens: int, queue: Queue) -> float:
+        """What a turn spends of its queue's budget. The caller holds the lock."""
+        if queue in TRANSFERS:
+            return self._admission.bytes_of(answer)
+        rest = tokens - answer.now
+        return float((rest if self._chunk is None else min(rest, self._chunk)) + len(answer.replay or ()))
+
+    # ---- a round ----------------------------------------------------------------------------------------------------
+
+    def _grant(self, *, holders: bool) -> None:
+        for queue in self._order():
+            first = None if self._claimant is None else self._claimant.number
+            budget = self._budgets.get(queue, float("inf"))
+            turns = self._requests.queues.turns(queue, budget, holders=holders, first=first)
+            while queue not in self._stopped and (live := self._next(turns)) is not None:
+                self._turn(live, queue)
+
+    def _order(self) -> list[Queue]:
+        """Queues in which somebody waits longer come first; before them that of the claimant."""
+        with self._manager.lock:
+            queues, claimant = self._requests.queues, self._claimant
+            where = queues.where(claimant.number) if claimant is not None and claimant.number in queues else None
+            return sorted(Queue, key=lambda queue: (queue is not where, queues.oldest(queue)))
+
+    def _next(self, turns: Iterator[int]) -> Live | None:
+        with self._manager.lock:
+            number = next(turns, None)
+            return None if number is None else self._requests.by_number[number]
+
+    def _first_starving(self) -> Live | None:
+        """Who has lacked room too often, and waits for no other's load. The caller holds the lock."""
+        self._starving = [
+            live
+            for live in self._starving
+            if live.lacked > self._requests.queues.patience and self._requests.state(live) is QueuedState.WAITING
+        ]
+        return next((live for live in self._starving if live.joined is None), None)
+
+    # ---- one turn ---------------------------------------------------------------------------------------------------
+
+    def _turn(self, live: Live, queue: Queue) -> None:
+        """Give a request its turn."""
+        with self._manager.lock:
+            state = self._requests.state(live)
+            if state is QueuedState.READY:
+                self._enter(live)
+        if state is QueuedState.RUNNING:
+            self._running.extend(live)
+        elif state is QueuedState.WAITING:
+            self._begin(live, queue)
+
+    def _begin(self, live: Live, queue: Queue) -> None:
+        """Look what a waiting request misses now, and admit it, if there is room."""
+        for _ in range(_STALE_ATTEMPTS):
+            answer = self._manager.match(live.keys, live.tokens)
+            if answer.kind is AnswerKind.RETRY:
+                continue
+            where = queue_of(answer)
+            if where is not queue:
+                self._route(live, where, answer)
+                if live is not self._claimant:
+                    return
+                queue = where
+            try:
+                decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
+            except Refused as refused:
+                if refused.refusal.name != "STALE":
+                    raise
+                continue  # evicted meanwhile
+            if isinstance(decision, Rejected):
+                self._reject(live, decision)
+            elif isinstance(decision, Reservation):
+                self._admit(live, decision, queue)
+            else:
+                self._defer(live, decision, answer, queue)
+            return
+        with self._manager.lock:
+            self._requests.passed(live, Reason.STALE.name)
+        self._changed()
+
+    def _route(self, live: Live, where: Queue, answer: Answer) -> None:
+        """It misses something else by now."""
+        with self._manager.lock:
+            if self._requests.refusal("route", live, where=where) is None:
+                self._requests.put(live, where, self.cost(answer, live.tokens, where), holds=False)
+        self._changed()
+
+    def _defer(self, live: Live, decision: Deferred, answer: Answer, queue: Queue) -> None:
+        with self._manager.lock:
+            if self._requests.state(live) is not QueuedState.WAITING:
+                return  # it was given up meanwhile
+            if decision.ticket is not None:
+                self._workers.join(live, decision.ticket)
+                return
+            patience, behind = self._requests.queues.patience, False
+            if decision.lacks_room:
+                live.lacked += 1
+                if live.lacked == patience + 1:
+                    self._starving.append(live)
+                if live.lacked > patience:
+                    behind = self._admission.behind_transfers(answer, live.tokens, self._chunk)
+                if live is self._claimant:
+                    self._stopped = TRANSFERS if behind else tuple(Queue)
+            self._requests.passed(live, decision.reason.name, stops=not behind or queue in TRANSFERS)
+
+    def _reject(self, live: Live, why: Rejected) -> None:
+        with self._manager.lock:
+            if self._requests.refusal("reject", live) is not None:
+                return  # it was given up meanwhile
+            self._requests.fire("leave", live)
+            self._requests.forget(live)
+            self._requests.tally.rejected[why.reason.name] += 1
+        if live.begun.set_running_or_notify_cancel():
+            live.begun.set_exception(Refused(why.reason, "admission", why.detail))
+
+    def _admit(self, live: Live, reservation: Reservation, queue: Queue) -> None:
+        """It has what it needs."""
+        ticket = reservation.ticket
+        with self._manager.lock:
+            where = queue if ticket is not None or queue not in TRANSFERS else Queue.RESIDENT
+            gone = self._requests.refusal("admit", live, where=where) is not None
+            if gone:
+                self._admission.cancel_now(reservation)
+            else:
+                live.reservation, live.loading, live.lacked = reservation, ticket, 0
+                self._requests.queues.granted(live.number)
+                self._requests.tally.admitted(queue, self._clock() - live.since)
+                if ticket is None:
+                    self._enter(live)
+        if ticket is None:
+            return
+        if not gone:
+            self._workers.start(live, ticket)
+        else:
+            self._workers.quiesce(ticket)
+
+    def _enter(self, live: Live) -> None:
+        """The first step of a request that is ready runs. The caller holds the lock."""
+        reservation = live.reservation
+        assert reservation is not None
+        lease = reservation.lease
+        start = 0 if lease is None else lease.length
+        replay, exact = (None, True) if lease is None else (lease.replay, lease.exact)
+        try:
+            row = self._admission.enter_now(reservation)
+        except Refused as refused:
+            if refused.refusal is not Reason.ADMISSION:
+                raise
+            if live.number not in self._requests.queues:
+                self._workers.put_ready(live)
+            self._requests.passed(live, refused.refusal.name)  # others have taken the rows
+            return
+        except BaseException:  # what it reads can't be copied: it has nothing any more
+            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+            raise
+        self._requests.fire("start", live)
+        live.row, live.incarnation = row, self._manager.requests.incarnation(row)
+        live.computed = reservation.first
+        waited = self._clock() - live.since
+        self._running.granted(live, Work(live, row, start, reservation.first, replay, exact, waited))
