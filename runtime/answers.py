@@ -76,8 +76,9 @@ class ObjectAnswer:
     """What one kind says: its verdict on the joint length, and the greatest length that it alone could serve.
 
     ``verdict`` is HIT, MISS, EVICTED (a miss of what was there, known only where eviction leaves tombstones), PACKED,
-    PENDING (in the store), REPLAY, ABSENT, or UNASKED of a store that nobody had to ask. ``length`` (tokens) is for
-    reports only: nothing but the answer's own length may be used. ``tier`` is "memory", "packed", "store" or None.
+    PENDING (in the store), REBUILD (to be computed again, see ``Answer``), REPLAY, ABSENT, or UNASKED of a store that
+    nobody had to ask. ``length`` (tokens) is for reports only: nothing but the answer's own length may be used.
+    ``tier`` is "memory", "packed", "store" or None.
     """
 
     verdict: str
@@ -141,6 +142,9 @@ class Answer:
         objects: what each of the five kinds says.
         plan: what ``load`` needs; None unless HIT_PENDING.
         claims: what ``acquire`` checks again, one for each request.
+        rebuild: tokens whose indexer keys are missing, or of other entries, while the entries themselves can be read:
+            with these keys computed again (``Manager.rebuild_begin``) its end could be reused. None when there are
+            none, and where a load would make it longer already.
     """
 
     kind: AnswerKind
@@ -154,3 +158,4 @@ class Answer:
     objects: Mapping[str, ObjectAnswer] = field(default_factory=lambda: MappingProxyType({}))
     plan: Plan | None = None
     claims: tuple[Claim, ...] = ()
+    rebuild: range | None = None

@@ -102,6 +102,8 @@ def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
     for fill in manager.fills.values():
         if kind in fill.slots:
             known[f"fill {fill.fill_id}"] = fill.slots[kind]
+            if fill.rebuild is not None:  # the index finds those that are rebuilt in place
+                known[f"fill {fill.fill_id}"] = fill.rebuild.unfound(fill.slots[kind], known["index"])
     for ticket in manager.tickets.values():
         known[f"ticket {ticket.ticket_id}"] = ticket.all_slots(kind)
     for number, reservation in manager.reservations.items():

@@ -321,13 +321,13 @@ class Core:
                 then, of no kind.
         """
         for kind, count in counts.items():
-            self._check_room(kind, count)
+            self.check_room(kind, count)
         for kind, count in counts.items():
             pool = self.pools[kind]
             while pool.free < count and self.evict(kind, count - pool.free, tenant, count):
                 pass
 
-    def _check_room(self, kind: str, count: int) -> None:
+    def check_room(self, kind: str, count: int) -> None:
         """Raise Refused unless eviction would make ``count`` slots of a kind free."""
         pool = self.pools[kind]
         if pool.free >= count:
@@ -474,7 +474,8 @@ class Core:
         """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
 
         Held granules are replaced where they can't serve: packed ones, those that are being packed, and indexer keys
-        of another version than their KV. For trailing kinds the fresh ones are in the index afterwards.
+        that are stale, being rebuilt, or of another version than their KV. For trailing kinds the fresh ones are in the
+        index afterwards.
         """
         if kind in self.trailing:
             trail = self.trailing.index(kind)
@@ -490,7 +491,8 @@ class Core:
             if kind == "compressed_kv":
                 taken[: live - low] = self.pools[kind].in_state(old, "packed", "compressing")
             else:
-                taken[: live - low] = table.fields("version", old) != self.versions(kind, spot, places[: live - low])
+                same = table.fields("version", old) == self.versions(kind, spot, places[: live - low])
+                taken[: live - low] = ~(same & self.pools[kind].in_state(old, "resident"))
         return taken
 
     def place(self, kind: str, spot: Spot, places: Numbers, slots: Slots, fresh: npt.NDArray[np.bool_]) -> None:
@@ -499,6 +501,7 @@ class Core:
             return
         n, low, high = self.paged.index(kind), int(places[0]), int(places[-1]) + 1
         live, ready = min(self.index.live(n, spot), high), self.index.ready(n, spot)
+        gap = ready < self.index.live(n, spot)
         merged = slots.astype(np.int32)
         replaced = merged[:0]
         if live > low:
@@ -510,6 +513,46 @@ class Core:
         self.index.put(n, spot, low, merged, readable)
         self.retire(kind, replaced)
         self.advance(spot)
+        if kind == "compressed_kv":
+            self._fall_behind(spot, low, high)
+        elif gap and kind == "indexer_state":
+            self.revive(spot, ready)
+
+    def _fall_behind(self, spot: Spot, low: int, high: int) -> None:
+        """KV of granules [low, high) was made anew: keys that are held there for another version are stale from now on.
+
+        Until others take their place, no branch can read keys behind them.
+        """
+        if "indexer_state" not in self.paged:
+            return
+        n, pool = self.paged.index("indexer_state"), self.pools["indexer_state"]
+        live = min(self.index.live(n, spot), high)
+        if live <= low:
+            return
+        held = self.index.slots(n, spot, low, live).astype(np.intp)
+        versions = self.versions("indexer_state", spot, np.arange(low, live))
+        behind = pool.in_state(held, "resident") & (pool.table.fields("version", held) != versions)
+        if behind.any():
+            stale = held[behind]
+            pool.must("fall_behind", stale, "publish", expected=pool.generations(stale))
+            self.index.unready(n, spot, low + int(np.argmax(behind)))
+            self.leaf_first["indexer_state"].offer_chain(self.index.climb(spot.segment, live), sooner=True)
+
+    def revive(self, spot: Spot, at: int) -> None:
+        """Stale keys at granule ``at`` were replaced: those behind are read again, in every branch, up to the next.
+
+        Cost: the subtree.
+        """
+        n, pool = self.paged.index("indexer_state"), self.pools["indexer_state"]
+        for segment in self.index.below(self.index.climb(spot.segment, at + 1)):
+            parent, ready, live = segment.parent, segment.ready[n], segment.live[n]
+            if parent is None or (parent.parent is not None and parent.ready[n] < parent.end - parent.base):
+                continue
+            if ready < live:
+                good = pool.in_state(segment.slots[n][ready:live], "resident")
+                count = len(good) if good.all() else int(np.argmin(good))
+                if count:
+                    self.index.set_ready(n, segment, ready + count)
 
     def advance(self, spot: Spot) -> None:
         """Let what is expanded right behind the readable part of a chain be read too."""

@@ -26,7 +26,8 @@ from .table import Eviction, OrderKey
 from .tombstones import Tombstones
 
 _BATCH = 64  # granules evicted at a time, so that one granule more does not cost a heap visit each
-_ENDED = ("state == expired", "state == stale")  # what is in the index is neither
+# Nothing in the index is expired; who makes keys there stale offers them anew.
+_ENDED = ("state == expired", "state == stale")
 Key = tuple[int, ...]
 Heap = list[tuple[Key, int, Segment]]
 OnCut = Callable[[Segment, int], None]
@@ -72,23 +73,23 @@ class LeafFirst:
         self._tenants = pool.meta.get("tenant")
         self._may_shrink = any(map(_may_shrink, _order(pool)))
 
-    def offer(self, segment: Segment) -> None:
-        """A segment may now be a leaf with nothing that protects its last slot."""
+    def offer(self, segment: Segment, *, sooner: bool = False) -> None:
+        """A segment may now be a leaf with nothing that protects its last slot; ``sooner`` if that goes earlier now."""
         kind = self.kind
         if not segment.live[kind] or segment.live_kids[kind]:
             return
         known = self._queued.get(segment)
-        if known is None or self._may_shrink:
+        if known is None or sooner or self._may_shrink:
             slot = int(segment.slots[kind][segment.live[kind] - 1])
             key = order_key(self.pool, slot)
             if known is None or key < known:
                 self._push(key, slot, segment)
 
-    def offer_chain(self, segment: Segment) -> None:
+    def offer_chain(self, segment: Segment, *, sooner: bool = False) -> None:
         """The same for the lowest segment at or above one that holds anything."""
         while segment.parent is not None and not segment.live[self.kind]:
             segment = segment.parent
-        self.offer(segment)
+        self.offer(segment, sooner=sooner)
 
     def evict(self, count: int, tenants: Collection[int] | None = None) -> int:
         """Evict up to ``count`` slots, ends of chains first; returns how many went.

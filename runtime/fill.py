@@ -12,6 +12,7 @@ from .handle import Handle
 
 if TYPE_CHECKING:
     from .manager import Manager
+    from .rebuilding import Rebuild
 
 
 class Fill(Handle):
@@ -29,11 +30,12 @@ class Fill(Handle):
         lease_id: the lease whose state it goes on from; None without. ``revoked``: that lease was taken back.
         site: the call that reserved it, in debug mode.
         store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
+        rebuild: what the keys are computed from, where indexer keys are rebuilt; else None.
     """
 
     __slots__ = (
         "_staged", "boundary", "digests", "epoch", "fill_id", "generations", "lease_id", "lossy",
-        "owner", "places", "revoked", "salt", "site", "slots", "start", "stop", "store_epoch",
+        "owner", "places", "rebuild", "revoked", "salt", "site", "slots", "start", "stop", "store_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +54,7 @@ class Fill(Handle):
         lossy: bool = False,
         lease_id: int | None = None,
         site: str | None = None,
+        rebuild: Rebuild | None = None,
     ) -> None:
         super().__init__(manager)
         self.fill_id = fill_id
@@ -69,6 +72,7 @@ class Fill(Handle):
         self.lease_id = lease_id
         self.revoked = False
         self.site = site
+        self.rebuild = rebuild
         self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
 
     @property

@@ -19,6 +19,7 @@ from .index import Spot
 from .keys import Keys
 from .kinds import PREFILL_VERSION
 from .lease import Done, GivenUp, Lease, still
+from .rebuilding import KEYS, check_entries, forget, seal
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -85,12 +86,18 @@ class Filler:
                 raise Refused(Reason.EPOCH, "publish", what)
             self._check_rest(fill)
             manager.drop_expired()
-            core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+            if fill.rebuild is None:
+                core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+            else:
+                check_entries(core, fill, fill.rebuild)
             clock = manager.tick()
             del self.fills[fill.fill_id]
             fill.close()
             spot = core.index.extend(fill.digests, fill.stop)
-            kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
+            if fill.rebuild is None:
+                kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
+            else:
+                kept = {KEYS: seal(core, spot, fill, fill.rebuild)}
             keeping = core.keeping(clock, priority, ttl, fill.salt)
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
             core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
@@ -98,6 +105,7 @@ class Filler:
             if writing:
                 stored = {kind: those for kind, those in kept.items() if core.stored(kind)}
                 held = manager.storer.hold(stored)
+            self._end_rebuild(fill, None)
             core.trim()
         if writing:
             try:
@@ -111,9 +119,13 @@ class Filler:
         with self._manager.lock:
             self.check_open(fill)
             done = still(done)
+            if fill.rebuild is not None:
+                self._manager.tick()
+                forget(self._manager.core, fill, fill.rebuild)
             del self.fills[fill.fill_id]
             fill.close()
             self._manager.give_up(GivenUp(fill.slots, fill.generations), done)
+            self._end_rebuild(fill, done)
 
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
@@ -129,9 +141,16 @@ class Filler:
     def void(self) -> None:
         """The memory goes: all fills end. The caller holds the lock."""
         for fill in self.fills.values():
+            if fill.rebuild is not None:
+                forget(self._manager.core, fill, fill.rebuild)
             self._manager.give_up(GivenUp(fill.slots, fill.generations), None)
         self.fills.clear()
         self._voided = self._manager.number()
+
+    def _end_rebuild(self, fill: Fill, done: Done | None) -> None:
+        """What rebuilt keys were computed from is not leased for them any more."""
+        if fill.rebuild is not None and fill.lease_id in self._manager.receipts:
+            self._manager.give_up(self._manager.lessor.take_over(fill.rebuild.lease), done)
 
     def _places_of(self, start: int, stop: int, kinds: Sequence[str] | None) -> dict[str, npt.NDArray[np.int64]]:
         """Places that a fill of granules [start, stop) has slots for, by kind."""

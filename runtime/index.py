@@ -306,6 +306,11 @@ class Index:
                 gone.append(self.cut(kind, segment, keep))
         return np.concatenate(gone) if gone else _NOTHING
 
+    def unready(self, kind: int, spot: Spot, at: int) -> None:
+        """Granules of a paged kind from ``at`` on can't be read at once, in every branch below. Cost: the subtree."""
+        for segment in self.below(self.climb(spot.segment, at + 1)):
+            segment.ready[kind] = min(segment.ready[kind], max(0, at - segment.base))
+
     def set_ready(self, kind: int, segment: Segment, ready: int) -> None:
         """Say how many of a segment's live granules can be read at once."""
         if ready > 0 and not segment.ready[kind] and segment.kids:

@@ -43,7 +43,7 @@ from .parking import Parking
 from .poison import Guard
 from .policy import WindowPolicy
 from .profile import Profile
-from .rebuilding import begin
+from .rebuilding import begin_rebuild
 from .requests import RequestTable
 from .store_keys import object_ids
 from .stores.store import ObjectId, Store
@@ -380,7 +380,7 @@ class Manager:
             Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or ADMISSION without
                 room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
         """
-        return begin(self, answer, owner)
+        return begin_rebuild(self, answer, owner)
 
     def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.

@@ -80,6 +80,7 @@ class _Said:
     objects: dict[str, ObjectAnswer]
     claims: tuple[Claim, ...]
     epoch: int
+    rebuild: range | None = None
 
 
 class Matcher:
@@ -156,7 +157,18 @@ class Matcher:
         claims = tuple(self._claim(request, one, now) for request, one in zip(requests, found, strict=True))
         exact = not any(manager.core.lossy_before(one.spot, now) for one in found)
         objects = self._objects(found, cap, now) | (self._evicted(requests, found, cap) if not now else {})
-        return _Said(found, now, exact, objects, claims, manager.epoch)
+        rebuild = self._rebuildable(found[0], cap - skip, now) if len(found) == 1 else None
+        return _Said(found, now, exact, objects, claims, manager.epoch, rebuild)
+
+    def _rebuildable(self, one: _Found, most: int, now: int) -> range | None:
+        """Granules whose indexer keys could be computed anew from entries that can be read, for a longer hit."""
+        core = self._manager.core
+        ready = one.ready.get("indexer_state")
+        if ready is None or one.ready["compressed_kv"] <= ready:
+            return None
+        sets = [_trailing(self._manager, trail, one.spot) for trail in range(len(core.trailing))]
+        stop = intersect(min(most, one.ready["compressed_kv"]), sets)
+        return range(ready, stop) if stop > max(now, ready) else None
 
     def holds(self, claim: Claim, boundary: int) -> bool:
         """Whether what was found up to a boundary, in granules, is there still. The caller holds the lock."""
@@ -251,7 +263,7 @@ class Matcher:
         for kind in ALL_KINDS:
             if kind in core.paged:
                 live, ready = (min(lengths[kind] for lengths in side) for side in _sides(found))
-                packed = live > ready and ready == now
+                packed = kind == "compressed_kv" and live > ready and ready == now
                 objects[kind] = self._object(ready, now, "PACKED" if packed else None, "packed" if packed else "memory")
             elif kind in core.trailing:
                 trail = core.trailing.index(kind)
@@ -302,7 +314,7 @@ class Matcher:
         boundary = int(np.flatnonzero(legal)[-1])
         wanted: dict[str, npt.NDArray[np.int64]] = {}
         for kind in core.paged:
-            wanted[kind] = np.arange(min(one.live[kind], boundary), boundary)
+            wanted[kind] = np.arange(min(_held_to(one, kind), boundary), boundary)
         for kind in core.trailing:
             low = core.index.specs[core.trailing.index(kind)].first(now + 1)
             places = core.places(kind, boundary)
@@ -321,7 +333,7 @@ class Matcher:
         digests, salt = request.chain()
         best = most
         for kind in core.paged:
-            have = one.live[kind]
+            have = _held_to(one, kind)
             if have < most and manager.store is not None:
                 stored = self._contains(digests, salt, kind, np.arange(have, most))
                 have += int(np.argmin(stored)) if not stored.all() else len(stored)
@@ -390,6 +402,10 @@ class Matcher:
                 objects[kind] = ObjectAnswer("PENDING", objects[kind].length, "store" if len(places) else "memory")
             if plan.wanted:
                 objects["ondisk_prefix"] = ObjectAnswer("HIT", plan.boundary * granule, "store")
+        rebuild = None
+        if plan is None and said.rebuild is not None:
+            rebuild = range(said.rebuild.start * granule, said.rebuild.stop * granule)
+            objects["indexer_state"] = ObjectAnswer("REBUILD", rebuild.start, "memory")
         reason, detail = None, f"{length} granules of A={granule}"
         if length < cap:
             reason = Reason.INTERSECT
@@ -410,7 +426,13 @@ class Matcher:
             objects,
             plan,
             said.claims,
+            rebuild,
         )
+
+
+def _held_to(one: _Found, kind: str) -> int:
+    """Granules of a paged kind that need not be loaded: packed KV is there, indexer keys of other entries are not."""
+    return one.ready[kind] if kind == "indexer_state" else one.live[kind]
 
 
 def _prefix(length: int) -> BoundarySet:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .lease import Done, GivenUp, Receipt
+from .rebuilding import free
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -43,7 +44,7 @@ class Parking:
             self._unpin(held)
         else:
             for kind, slots in held.slots.items():
-                self._manager.core.pools[kind].release("abandon", slots, expected=held.generations[kind])
+                free(self._manager.core.pools[kind], slots, held.generations[kind])
 
     def poll(self) -> None:
         """Give back what waited for the device, and does no longer."""
