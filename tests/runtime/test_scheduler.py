@@ -16,47 +16,14 @@ from kvfsm.runtime.admission import Limits
 from kvfsm.runtime.answers import Answer, ObjectAnswer
 from kvfsm.runtime.errors import Broken, Refused
 from kvfsm.runtime.generated.models import PROFILES
-from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.queues import Queue, Queues
 from kvfsm.runtime.scheduler import Live, Scheduler
 
-from .serving import ByHand, Engine, Shelf, Watched, faults, leaks, make, prompt, run, stored, watch, write
+from .bench import HIT, LLAMA, A, Bench
+from .serving import Engine, Shelf, Watched, faults, leaks, make, prompt, run, stored, watch, write
 
-LLAMA = PROFILES["tiny_llama"]
-A = LLAMA.granule
 DEEPSEEK = PROFILES["tiny_deepseek_v4"]
-HIT = prompt(1, 3 * A + 4)  # three granules of it are stored
-
-
-class Bench:
-    """A scheduler over plain KV, a store with one prompt in it, and an executor that runs when told."""
-
-    def __init__(self, slots: Any = 24, *, profile: Any = LLAMA, every: int = 1, **options: Any) -> None:
-        self.store, self.lock, self.executor = Shelf(), Watched(), ByHand()
-        stored(self.store, [HIT], profile)
-        managers = {name: options.pop(name) for name in ("rows", "window", "cold") if name in options}
-        self.manager: Manager = make(slots, profile, self.store, lock=lambda: self.lock, **managers)
-        self.now = 0.0
-        self.scheduler = Scheduler(self.manager, self.executor, clock=lambda: self.now, **options)
-        watch(self.scheduler, self.lock, every=every)
-        self.engine = Engine(self.scheduler)
-
-    def submit(self, tokens: list[int], **options: Any) -> Live:
-        self.now += 1
-        return self.scheduler.submit(self.manager.keys(tokens), **options)
-
-    def granted(self) -> list[tuple[int, int, int]]:
-        return [(one.live.number, one.start, one.stop) for one in self.scheduler.schedule()]
-
-    def states(self, *lives: Live) -> list[str]:
-        return [self.scheduler.state(live) for live in lives]
-
-    def over(self) -> None:
-        """Run to the end; nothing is left."""
-        run(self.scheduler, self.executor, self.engine)
-        self.executor.run_all()
-        assert leaks(self.scheduler) == []
 
 
 # ---- queues ---------------------------------------------------------------------------------------------------------
@@ -67,9 +34,7 @@ def test_a_request_waits_for_what_it_misses_first() -> None:
     stored_one = bench.submit(HIT)
     packed = prompt(3, 2 * A + 4)
     write(bench.manager, bench.manager.keys(packed), 2)
-    look, bench.lock.after = bench.lock.after, lambda: None  # nobody knows copies that are being made
     assert bench.manager.pack(bench.manager.keys(packed)) == 2
-    bench.lock.after = look
     packed_one, new = bench.submit(packed), bench.submit(prompt(4, 20))
     queues = [bench.scheduler.where(live) for live in (stored_one, packed_one, new)]
     assert queues == [Queue.DISK, Queue.COMPRESSED, Queue.RESIDENT]
