@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...runtime.stores.memory import MemoryStore
 from .replay_report import mapping
 from .replay_service import Costs, Stall
 from .replay_setting import Setting, serve
-from .replay_store import MemoryStore
 from .replay_tally import Tally, Waits
 
 STALL_MS = 10_000.0

@@ -19,11 +19,11 @@ from kvfsm.codegen.cli.replay_compare import Comparison, compare
 from kvfsm.codegen.cli.replay_lines import FiveQueues, Journal, SingleLine
 from kvfsm.codegen.cli.replay_service import Costs, Stall
 from kvfsm.codegen.cli.replay_setting import Setting, serve
-from kvfsm.codegen.cli.replay_store import MemoryStore
 from kvfsm.codegen.cli.replay_tally import Course, Tally, Waits
 from kvfsm.codegen.cli.replay_trace import read_trace
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.queues import Queue, Queues
+from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import EpochEnded, Item, ObjectId, Verdict
 
 REPO = Path(__file__).parents[2]

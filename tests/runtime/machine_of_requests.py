@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.store import EpochEnded, Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.ticket import Ticket
 
 PAGED = ("compressed_kv", "indexer_state")
@@ -58,48 +58,6 @@ def rounded(profile: str, prefix: bytes) -> Any:
     return backend.expand(layout, backend.pack(layout, expected(profile, "compressed_kv", prefix)[None], True))[0]
 
 
-class DictStore:
-    """A store in memory."""
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
-        self.epoch = 1
-
-    def contains(self, ids: Sequence[ObjectId]) -> Any:
-        return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)], at_epoch=at_epoch)
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        if at_epoch not in (None, self.epoch):
-            raise EpochEnded("late")
-        for item in items:
-            self.objects[item.id] = bytes(item.payload), dict(item.meta)
-        return len(items)
-
-    def get(self, id: ObjectId, into: Any) -> Found:
-        if id not in self.objects:
-            return Found(Verdict.MISS)
-        payload, meta = self.objects[id]
-        into[:] = np.frombuffer(payload, np.uint8)
-        return Found(Verdict.OK, meta, len(payload))
-
-    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
-        return [self.get(*one) for one in zip(ids, into, strict=True)]
-
-    def reset(self) -> int:
-        self.objects.clear()
-        self.epoch += 1
-        return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
-
-
 class Requests(RuleBasedStateMachine):
     """Steps of several requests that are open at once. Subclasses say of which model and manager."""
 
@@ -118,7 +76,7 @@ class Requests(RuleBasedStateMachine):
         self.model = PROFILES[self.profile]
         self.granule = self.model.granule
         self.manager = self.make(
-            self.model, dict.fromkeys(self.model.kinds, 9), NumpyBackend(), store=DictStore(), cold=4, rows=3
+            self.model, dict.fromkeys(self.model.kinds, 9), NumpyBackend(), store=MemoryStore(), cold=4, rows=3
         )
         self.keys = [self.manager.keys(tokens(self.granule, prompt)) for prompt in range(3)]
         self.published: set[bytes] = set()  # prefixes published in this epoch

@@ -24,63 +24,26 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.scheduler import Live, Scheduler, Work
-from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.memory import MemoryStore
+from kvfsm.runtime.stores.store import Found, ObjectId, Verdict
 
 DEEPSEEK = PROFILES["tiny_deepseek_v4"]
 
 
-class Shelf:
-    """A store in a dictionary; ``fails`` is asked at each read of several objects, and may raise as well."""
+class Shelf(MemoryStore):
+    """A store in memory; ``fails`` is asked at each read of several objects, and may raise as well."""
 
     def __init__(self) -> None:
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
+        super().__init__()
         self.reads: list[ObjectId] = []
         self.fails: Callable[[], bool] = lambda: False
         self.during: Callable[[], None] = lambda: None
-        self.epoch = 1
-        self._lock = threading.Lock()
-
-    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        with self._lock:
-            return np.array([one in self.objects for one in ids], np.bool_)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)])
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        with self._lock:
-            self.objects |= {item.id: (bytes(item.payload), dict(item.meta)) for item in items}
-        return len(items)
-
-    def get(self, id: ObjectId, into: Any) -> Found:
-        return self.get_many([id], [into])[0]
 
     def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
         self.during()
         lost = self.fails()
-        found = []
-        with self._lock:
-            self.reads += ids
-            for id, buffer in zip(ids, into, strict=True):
-                if lost or id not in self.objects:
-                    found.append(Found(Verdict.MISS))
-                    continue
-                payload, meta = self.objects[id]
-                buffer[: len(payload)] = np.frombuffer(payload, np.uint8)
-                found.append(Found(Verdict.OK, meta, len(payload)))
-        return found
-
-    def reset(self) -> int:
-        with self._lock:
-            self.objects.clear()
-            self.epoch += 1
-            return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
+        self.reads += ids
+        return [Found(Verdict.MISS)] * len(ids) if lost else super().get_many(ids, into)
 
 
 class ByHand(Executor):

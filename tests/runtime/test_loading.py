@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,55 +19,28 @@ from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.stores.local import LocalStore
-from kvfsm.runtime.stores.store import Found, Item, Namespace, ObjectId, Verdict
+from kvfsm.runtime.stores.memory import MemoryStore
+from kvfsm.runtime.stores.store import Found, Namespace, ObjectId, Verdict
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
 
 
-class MemoryStore:
-    """A store in a dictionary, with faults on demand."""
+class Shelf(MemoryStore):
+    """A store in memory; of ``broken`` kinds it gives nothing, and loses what it was asked for."""
 
     def __init__(self) -> None:
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
+        super().__init__()
         self.broken: set[str] = set()
-        self.epoch = 1
-
-    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)])
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        for item in items:
-            self.objects[item.id] = (bytes(item.payload), dict(item.meta))
-        return len(items)
 
     def get(self, id: ObjectId, into: Any) -> Found:
-        if id not in self.objects or id.kind in self.broken:
+        if id.kind in self.broken:
             self.objects.pop(id, None)
-            return Found(Verdict.INTEGRITY if id.kind in self.broken else Verdict.MISS)
-        payload, meta = self.objects[id]
-        into[: len(payload)] = np.frombuffer(payload, np.uint8)
-        return Found(Verdict.OK, meta, len(payload))
-
-    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
-        return [self.get(*one) for one in zip(ids, into, strict=True)]
-
-    def reset(self) -> int:
-        self.objects.clear()
-        self.epoch += 1
-        return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
+            return Found(Verdict.INTEGRITY)
+        return super().get(id, into)
 
 
-def make(store: MemoryStore | None = None, slots: int = 32, **options: Any) -> Manager:
+def make(store: Shelf | None = None, slots: int = 32, **options: Any) -> Manager:
     return Manager(PROFILE, dict.fromkeys(PROFILE.kinds, slots), NumpyBackend(), store=store, **options)
 
 
@@ -104,9 +76,9 @@ def audited(manager: Manager) -> None:
     assert manager.audit().violations == ()
 
 
-def stored(granules: int = 4) -> MemoryStore:
+def stored(granules: int = 4) -> Shelf:
     """A store that another manager filled."""
-    store = MemoryStore()
+    store = Shelf()
     writer = make(store)
     put(writer, prompt_keys(writer, granules), 0, granules)
     audited(writer)
@@ -158,7 +130,7 @@ def test_a_kind_that_is_broken_throughout_lets_nothing_be_read(kind: str) -> Non
 
 
 def test_attempts_are_bounded_until_the_object_is_stored_anew() -> None:
-    class Liar(MemoryStore):
+    class Liar(Shelf):
         """Says that it has what it can't give."""
 
         gets = 0
@@ -323,7 +295,7 @@ def test_two_loads_of_the_same_prefix_leave_one_copy() -> None:
 
 
 def test_each_object_says_what_it_lacks_and_whether_the_store_was_asked() -> None:
-    manager = make(MemoryStore())
+    manager = make(Shelf())
     keys = prompt_keys(manager, 2)
     assert manager.match(keys).objects["ondisk_prefix"].verdict == "MISS"  # asked, and it had nothing
     fill = manager.reserve(keys, 0, 2)

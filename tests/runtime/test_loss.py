@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,52 +13,14 @@ from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.memory import MemoryStore
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
 KINDS = ("compressed_kv", "indexer_state", "uncompressed_tail", "swa_window")
 
 
-class Shelf:
-    """A store in a dictionary."""
-
-    epoch = 1
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectId, tuple[bytes, dict[str, Any]]] = {}
-
-    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)])
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        for item in items:
-            self.objects[item.id] = (bytes(item.payload), dict(item.meta))
-        return len(items)
-
-    def get(self, id: ObjectId, into: Any) -> Found:
-        payload, meta = self.objects[id]
-        into[: len(payload)] = np.frombuffer(payload, np.uint8)
-        return Found(Verdict.OK, meta, len(payload))
-
-    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
-        return [self.get(*one) for one in zip(ids, into, strict=True)]
-
-    def reset(self) -> int:
-        self.objects.clear()
-        return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
-
-
-def make(store: Shelf | None = None) -> Manager:
+def make(store: MemoryStore | None = None) -> Manager:
     return Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), NumpyBackend(), store=store, cold=16)
 
 
@@ -82,7 +43,7 @@ def put(manager: Manager, keys: Keys, start: int, stop: int, **options: Any) -> 
     manager.publish(fill)
 
 
-def gone_on_from_lossy_kv(store: Shelf | None = None) -> tuple[Manager, Keys]:
+def gone_on_from_lossy_kv(store: MemoryStore | None = None) -> tuple[Manager, Keys]:
     """Granule 2, and the tail and window at its end, were computed from granules [0, 2) after a lossy packing.
 
     ``store``: gets exact copies of all three granules afterwards, as another process would compute them.
@@ -100,9 +61,9 @@ def gone_on_from_lossy_kv(store: Shelf | None = None) -> tuple[Manager, Keys]:
     return manager, keys
 
 
-def shelved() -> Shelf:
+def shelved() -> MemoryStore:
     """A store with exact copies of all three granules, of every kind."""
-    store = Shelf()
+    store = MemoryStore()
     writer = make(store)
     put(writer, keys_of(writer), 0, 3)
     return store
@@ -128,7 +89,7 @@ def lossy_kinds(manager: Manager) -> set[str]:
 @pytest.mark.parametrize("kept", KINDS)
 def test_one_kind_that_rests_on_loss_is_enough_whatever_exact_copies_lie_beside_it(kept: str) -> None:
     """All that was computed from the lossy entries goes, except one kind, and comes back exact from the store."""
-    manager, keys = gone_on_from_lossy_kv(Shelf())
+    manager, keys = gone_on_from_lossy_kv(MemoryStore())
     for kind in KINDS:
         if kind != kept:
             assert manager.evict(kind, 16) > 0
@@ -162,7 +123,7 @@ def test_the_same_where_the_exact_copies_are_published_anew(kept: str) -> None:
 
 @pytest.mark.parametrize("kept", KINDS[1:])
 def test_what_goes_on_from_it_is_approximate_too_and_is_not_stored(kept: str) -> None:
-    store = Shelf()
+    store = MemoryStore()
     manager, _ = gone_on_from_lossy_kv(store)
     for kind in KINDS:
         if kind != kept:
@@ -182,7 +143,7 @@ def test_what_goes_on_from_it_is_approximate_too_and_is_not_stored(kept: str) ->
 
 @pytest.mark.parametrize("kept", KINDS[1:])
 def test_a_live_request_passes_it_on(kept: str) -> None:
-    manager, keys = gone_on_from_lossy_kv(Shelf())
+    manager, keys = gone_on_from_lossy_kv(MemoryStore())
     for kind in KINDS:
         if kind != kept:
             manager.evict(kind, 16)

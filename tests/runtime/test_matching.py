@@ -15,13 +15,13 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.matching import Matcher
 from kvfsm.runtime.stores.store import ObjectId
 
-from .test_loading import PROFILE, A, MemoryStore, audited, make, prompt_keys, put, stored
+from .test_loading import PROFILE, A, Shelf, audited, make, prompt_keys, put, stored
 
 
-class Asked(MemoryStore):
+class Asked(Shelf):
     """Calls back when it is asked what it has, the given number of times."""
 
-    def __init__(self, objects: MemoryStore) -> None:
+    def __init__(self, objects: Shelf) -> None:
         super().__init__()
         self.objects = objects.objects
         self.acts: list[Callable[[], object]] = []

@@ -16,9 +16,8 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.overlap import reach
+from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import Found, ObjectId
-
-from .test_loading import MemoryStore
 
 GPT = PROFILES["tiny_gpt_oss"]
 A = GPT.granule

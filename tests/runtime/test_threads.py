@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.store import Found, Item, ObjectId, Verdict
+from kvfsm.runtime.stores.memory import MemoryStore
+from kvfsm.runtime.stores.store import Found, ObjectId, Verdict
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -34,50 +35,15 @@ def short_slices() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-class FlakyStore:
-    """A locked dictionary that loses a read now and then."""
+class FlakyStore(MemoryStore):
+    """Loses a read now and then."""
 
     def __init__(self, seed: int) -> None:
-        self._lock, self._chance = threading.Lock(), random.Random(seed)
-        self.objects: dict[ObjectId, tuple[bytes, Mapping[str, Any]]] = {}
-        self.epoch = 1
-
-    def contains(self, ids: Sequence[ObjectId]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        with self._lock:
-            return np.array([one in self.objects for one in ids], bool)
-
-    def put(self, id: ObjectId, payload: Any, *, meta: Mapping[str, Any], at_epoch: int | None = None) -> None:
-        self.put_many([Item(id, payload, meta)])
-
-    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
-        for item in items:
-            payload = bytes(item.payload)
-            with self._lock:
-                self.objects[item.id] = (payload, dict(item.meta))
-        return len(items)
+        super().__init__()
+        self._chance = random.Random(seed)
 
     def get(self, id: ObjectId, into: Any) -> Found:
-        with self._lock:
-            if id not in self.objects or self._chance.random() < 0.05:
-                return Found(Verdict.INTEGRITY)
-            payload, meta = self.objects[id]
-        into[:] = np.frombuffer(payload, np.uint8)
-        return Found(Verdict.OK, meta, len(payload))
-
-    def get_many(self, ids: Sequence[ObjectId], into: Sequence[Any]) -> list[Found]:
-        return [self.get(*one) for one in zip(ids, into, strict=True)]
-
-    def reset(self) -> int:
-        with self._lock:
-            self.objects.clear()
-            self.epoch += 1
-            return self.epoch
-
-    def usage(self) -> Any:
-        return len(self.objects)
-
-    def close(self) -> None:
-        self.objects.clear()
+        return Found(Verdict.INTEGRITY) if self._chance.random() < 0.05 else super().get(id, into)
 
 
 def tag_of(keys: Keys, place: int, granule: bool) -> int:

@@ -23,15 +23,15 @@ from kvfsm.runtime.matching import Request
 from kvfsm.runtime.stores.store import Found, ObjectId, Verdict
 from kvfsm.runtime.ticket import Ticket
 
-from .test_loading import A, MemoryStore, audited, check_bytes, make, prompt_keys, put, stored
+from .test_loading import A, Shelf, audited, check_bytes, make, prompt_keys, put, stored
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 
 
-class Meddled(MemoryStore):
+class Meddled(Shelf):
     """A store that lets a test act while objects are read, once, after so many reads of a kind."""
 
-    def __init__(self, objects: MemoryStore) -> None:
+    def __init__(self, objects: Shelf) -> None:
         super().__init__()
         self.objects = objects.objects
         self.reads = 0
@@ -128,7 +128,7 @@ def test_what_the_device_has_left_is_room_for_a_load() -> None:
 
 
 def test_memory_is_asked_alone_and_leased_in_the_same_step() -> None:
-    class Unasked(MemoryStore):
+    class Unasked(Shelf):
         def contains(self, ids: Sequence[ObjectId]) -> Any:
             raise AssertionError("the store was asked")
 
@@ -166,7 +166,7 @@ class Unclean(NumpyBackend):
 
 def test_a_load_whose_slots_cannot_be_cleared_takes_none() -> None:
     backend, failed = Unclean(), 0
-    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 8), backend, store=MemoryStore(), cold=8)
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 8), backend, store=Shelf(), cold=8)
     prompt = np.arange(4 * A + 3)
     ours, theirs = (manager.keys(prompt, salt=salt) for salt in (b"a", b"b"))
     put(manager, ours, 0, 4)
@@ -350,7 +350,7 @@ def void(_: object) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, -1])
 def test_an_object_of_another_length_is_as_good_as_missing(length: int) -> None:
-    class Short(MemoryStore):
+    class Short(Shelf):
         def get(self, id: ObjectId, into: Any) -> Found:
             found = super().get(id, into)
             return Found(found.verdict, found.meta, length if length >= 0 else found.length - 1)
@@ -521,10 +521,10 @@ def test_threads_that_join_and_leave_while_bytes_move_lose_nothing(seed: int) ->
 # ---- what is left of a load that fails -------------------------------------------------------------------------------
 
 
-class Gappy(MemoryStore):
+class Gappy(Shelf):
     """A store that says it has what it can't give."""
 
-    def __init__(self, objects: MemoryStore) -> None:
+    def __init__(self, objects: Shelf) -> None:
         super().__init__()
         self.objects = dict(objects.objects)
         self.lost: set[ObjectId] = set()
@@ -540,14 +540,14 @@ GPT = PROFILES["tiny_gpt_oss"]
 GRANULES = 4
 
 
-def of_blocks(store: MemoryStore | None, **options: Any) -> tuple[Manager, Keys]:
+def of_blocks(store: Shelf | None, **options: Any) -> tuple[Manager, Keys]:
     """A manager of a model whose windows are kept in blocks, so that every boundary can be restored."""
     manager = Manager(GPT, dict.fromkeys(GPT.kinds, 64), NumpyBackend(), store=store, **options)
     return manager, manager.keys(np.arange(GRANULES * GPT.granule + 1))
 
 
 def in_blocks() -> tuple[Gappy, Manager, Keys]:
-    store = MemoryStore()
+    store = Shelf()
     writer, keys = of_blocks(store)
     fill = writer.reserve(keys, 0, GRANULES)
     for kind in fill.kinds:

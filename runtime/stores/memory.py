@@ -1,21 +1,27 @@
-"""A store in memory: what a slower tier would have kept, for runs that only want its answers and no disk."""
+"""A store in memory: answers as a slower tier would, for runs and tests that need no disk. Nothing is durable."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.stores.store import EpochEnded, Found, Item, Meta, ObjectId, Readable, Usage, Verdict, Writable
+from .store import EpochEnded, Found, Item, Meta, ObjectId, Readable, Usage, Verdict, Writable
 
 
 class MemoryStore:
-    """See ``Store``. Nothing is durable, nothing expires by itself, and one thread at a time calls."""
+    """See ``Store``. Nothing expires by itself; any thread may call.
+
+    Attributes:
+        objects: payload and meta of all that it holds.
+    """
 
     def __init__(self) -> None:
+        self.objects: dict[ObjectId, tuple[bytes, Meta]] = {}
         self._epoch = 1
-        self._objects: dict[ObjectId, tuple[bytes, Meta]] = {}
+        self._lock = threading.Lock()  # guards both
 
     @property
     def epoch(self) -> int:
@@ -24,7 +30,8 @@ class MemoryStore:
 
     def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:
         """See ``Store.contains``."""
-        return np.fromiter((one in self._objects for one in ids), np.bool_, len(ids))
+        with self._lock:
+            return np.fromiter((one in self.objects for one in ids), np.bool_, len(ids))
 
     def put(self, id: ObjectId, payload: Readable, *, meta: Meta, at_epoch: int | None = None) -> None:
         """See ``Store.put``."""
@@ -32,19 +39,22 @@ class MemoryStore:
 
     def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
         """See ``Store.put_many``."""
-        if at_epoch is not None and at_epoch != self._epoch:
-            raise EpochEnded(f"the bytes are of epoch {at_epoch}, and it is {self._epoch} now")
-        written = 0
-        for item in items:
-            known = self._objects.get(item.id)
-            if known is None or (known[1].get("lossy", False) and not item.meta.get("lossy", False)):
-                self._objects[item.id] = bytes(_view(item.payload)), dict(item.meta)
-                written += 1
-        return written
+        copies = [(item.id, bytes(_view(item.payload)), dict(item.meta)) for item in items]
+        with self._lock:
+            if at_epoch is not None and at_epoch != self._epoch:
+                raise EpochEnded(f"the bytes are of epoch {at_epoch}, and it is {self._epoch} now")
+            written = 0
+            for id, payload, meta in copies:
+                known = self.objects.get(id)
+                if known is None or (known[1].get("lossy", False) and not meta.get("lossy", False)):
+                    self.objects[id] = payload, meta
+                    written += 1
+            return written
 
     def get(self, id: ObjectId, into: Writable) -> Found:
         """See ``Store.get``."""
-        known = self._objects.get(id)
+        with self._lock:
+            known = self.objects.get(id)
         if known is None:
             return Found(Verdict.MISS)
         payload, meta = known
@@ -57,14 +67,16 @@ class MemoryStore:
 
     def reset(self) -> int:
         """See ``Store.reset``."""
-        self._objects.clear()
-        self._epoch += 1
-        return self._epoch
+        with self._lock:
+            self.objects.clear()
+            self._epoch += 1
+            return self._epoch
 
     def usage(self) -> Usage:
         """See ``Store.usage``."""
-        held = sum(len(payload) for payload, _ in self._objects.values())
-        return Usage(len(self._objects), held, held, 0, 0, self._epoch, None)
+        with self._lock:
+            held = sum(len(payload) for payload, _ in self.objects.values())
+            return Usage(len(self.objects), held, held, 0, 0, self._epoch, None)
 
     def close(self) -> None:
         """Nothing to let go of."""
