@@ -50,9 +50,9 @@ class FiveQueues(Queues):
         super().put(request, queue, cost=cost, now=now, owner=owner, holds=holds)
         self._journal.put(request, queue)
 
-    def passed(self, request: int) -> None:
+    def passed(self, request: int, *, stops: bool = True) -> None:
         """See ``Queues.passed``."""
-        super().passed(request)
+        super().passed(request, stops=stops)
         self._journal.passed.add(request)
 
 
@@ -125,19 +125,21 @@ class SingleLine(Queues):
         else:
             place.loading = place.holds = True
 
-    def passed(self, request: int) -> None:
-        """See ``Queues.passed``."""
+    def passed(self, request: int, *, stops: bool = True) -> None:
+        """See ``Queues.passed``; here whoever is passed stops those behind him."""
         place = self._line[request]
         if place.loading:  # there was nothing to load after all
             place.queue, place.loading = Queue.RESIDENT, False
         self._journal.passed.add(request)
 
-    def turns(self, queue: Queue, budget: float, *, holders: bool | None = None) -> Iterator[int]:
+    def turns(
+        self, queue: Queue, budget: float, *, holders: bool | None = None, first: int | None = None
+    ) -> Iterator[int]:
         """Those who come next in the line, as long as they wait for what this queue stands for."""
         if holders is not False:
             self._spent[queue] = 0.0
         behind_load = False
-        for request in sorted(self._line):
+        for request in sorted(self._line, key=lambda one: (one != first, one)):
             place = self._line.get(request)
             if place is None:  # left while others had their turns
                 continue
