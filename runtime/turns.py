@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .admission import Admission, Deferred, Rejected, Reservation
+from .admission import Admission, Deferred, Rejected, Reservation, Stage
 from .answers import Answer, AnswerKind, Reason
 from .errors import Refused
 from .generated.queued import QueuedState
@@ -236,8 +236,11 @@ class Turns:
                 self._workers.put_ready(live)
             self._requests.passed(live, refused.refusal.name)  # others have taken the rows
             return
-        except BaseException:  # what it reads can't be copied: it has nothing any more
-            self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+        except BaseException:
+            if reservation.stage is Stage.ENDED:  # what it reads can't be copied: it has nothing any more
+                self._requests.again(live, Queue.RESIDENT, float(live.tokens))
+            elif live.number not in self._requests.queues:
+                self._workers.put_ready(live)
             raise
         self._requests.fire("start", live)
         live.row, live.incarnation = row, self._manager.requests.incarnation(row)
