@@ -680,6 +680,35 @@ def test_what_ends_takes_along_what_hangs_on_it(generate: Generate) -> None:
     assert bench.manager.audit().ok
 
 
+def test_entries_take_along_keys_that_were_computed_again(generate: Generate) -> None:
+    bench = Bench(generate(Edit(more=(f"cascade: [{INDEXER}, {WINDOW}, {TAIL}]",))), model="tiny_deepseek_v4")
+    bench.put("a", 2)
+    bench.manager.evict(INDEXER, 2)
+    assert bench.answer("a").rebuild is not None
+    bench.manager.publish(bench.manager.rebuild_begin(bench.answer("a")))
+    assert bench.held("a") == 2
+    bench.manager.evict(KV, 1)
+    assert bench.answer("a").rebuild is None and bench.manager.core.pools[INDEXER].free == bench.slots - 1
+    assert bench.manager.audit().ok
+
+
+def test_keys_that_end_while_others_are_computed_from_them_are_found_by_nobody(generate: Generate) -> None:
+    clock = Clock()
+    bench = Bench(generate(Edit(INDEXER, meta=("expires: u64",))), model="tiny_deepseek_v4", clock=clock)
+    bench.put("a", 1, ttl=10)
+    bench.put("b", 2, after="a")
+    bench.manager.evict(INDEXER, 1)
+    fill = bench.manager.rebuild_begin(bench.answer("b"))
+    clock.now = 11
+    with pytest.raises(Refused, match="STALE"):
+        bench.manager.publish(fill)
+    bench.manager.abandon(fill)
+    assert bench.manager.audit().ok and bench.answer("b").rebuild == range(3 * 32)
+    bench.manager.publish(bench.manager.rebuild_begin(bench.answer("b")))
+    assert bench.held("b") == 3
+    assert bench.manager.audit().ok
+
+
 def test_a_tombstone_tells_what_was_evicted_from_what_never_was(generate: Generate) -> None:
     edits = [Edit(kind, leaves="tombstone") for kind in (KV, TAIL)]
     bench = Bench(generate(*edits), model="tiny_deepseek_v4", slots=8)

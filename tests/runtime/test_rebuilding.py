@@ -9,18 +9,21 @@ import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import Answer, AnswerKind, Plan
+from kvfsm.runtime.core import Core
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.queues import Queue, queue_of
 from kvfsm.runtime.rebuilding import Rebuild
+from kvfsm.runtime.scheduler import Scheduler
 from kvfsm.runtime.table import Fired
 
-from .serving import Shelf
+from .serving import ByHand, Shelf
 
 V4, V32 = PROFILES["tiny_deepseek_v4"], PROFILES["tiny_deepseek_v32"]
 KV, KEYS = "compressed_kv", "indexer_state"
@@ -576,3 +579,118 @@ def test_a_lease_that_is_given_back_early_protects_nothing() -> None:
         manager.publish(fill)
     manager.abandon(fill)
     audited(manager)
+
+
+# ---- requests that wait ---------------------------------------------------------------------------------------------
+
+
+def test_a_request_without_keys_waits_for_its_turn_and_leaves_all_keys_behind() -> None:
+    """It computes from where both are valid; of what it publishes the entries that were there stay."""
+    manager = make(slots=24)
+    keys = prompt(manager, 5)
+    put(manager, keys, 0, 5)
+    manager.evict(KEYS, 3)
+    entries = manager.core.pools[KV].in_state(np.arange(24), "resident")
+    scheduler = Scheduler(manager, ByHand(), budgets={Queue.INDEXER: 1.0})
+    live = scheduler.submit(keys)
+    assert scheduler.where(live) is Queue.INDEXER
+    assert scheduler.queues.cost(live.number) == keys.tokens - 2 * V4.granule
+    (work,) = scheduler.schedule()
+    assert (work.start, work.stop) == (2 * V4.granule, keys.tokens)
+    scheduler.publish(live)
+    scheduler.finish(live)
+    assert np.array_equal(manager.core.pools[KV].in_state(np.arange(24), "resident"), entries)
+    assert manager.match(keys).now == 5 * V4.granule
+    audited(manager)
+
+
+def test_one_whose_keys_were_rebuilt_meanwhile_has_nothing_outstanding() -> None:
+    manager = make(slots=24)
+    keys = prompt(manager, 5)
+    put(manager, keys, 0, 5)
+    manager.evict(KEYS, 3)
+    scheduler = Scheduler(manager, ByHand())
+    live = scheduler.submit(keys)
+    manager.publish(manager.rebuild_begin(manager.match(keys)))
+    (work,) = [work for _ in range(2) for work in scheduler.schedule()]
+    assert (work.live, work.start) == (live, 5 * V4.granule)
+    scheduler.finish(live)
+    audited(manager)
+
+
+# ---- at use ---------------------------------------------------------------------------------------------------------
+
+
+def of_one_version(manager: Manager, lease: Lease) -> bool:
+    """S16: all keys of a lease can be used with its entries, layer by layer."""
+    pool, entries = manager.core.pools[KEYS], manager.core.pools[KV]
+    slots, generations = lease.slots[KEYS], pool.generations(lease.slots[KEYS])
+    versions = entries.table.fields("version", lease.slots[KV])
+    given = [pool.rules.use_layer(n, versions) for n in range(len(manager.profile.layouts[KEYS].layers))]
+    return not any(pool.fire("use_layer", slots, expected=generations, **one) for one in given)
+
+
+def walk(manager: Manager, seed: int, steps: int) -> None:
+    """Random acts on three chains that share a beginning; whatever a match finds is of one version."""
+    chance = np.random.default_rng(seed)
+    chains = [prompt(manager, 4, 1, shared=2), prompt(manager, 4, 2, shared=2), prompt(manager, 3, 3)]
+    fills: list[Fill] = []
+    for _ in range(steps):
+        keys = chains[chance.integers(3)]
+        try:
+            match chance.integers(10):
+                case 0:
+                    decoded(manager, keys, 3)
+                case 1:
+                    put(manager, keys, 0, 2)
+                case 2:
+                    manager.evict(KV, int(chance.integers(1, 9)))
+                case 3:
+                    manager.evict(KEYS, int(chance.integers(1, 6)))
+                case 4:
+                    manager.publish(manager.reserve(keys, 0, 3, kinds=(KV,)))
+                case 5 | 6:
+                    fills.append(manager.rebuild_begin(manager.match(keys)))
+                case 7 | 8 if fills:
+                    manager.publish(fills[0])
+                    fills.pop(0)
+                case 9 if fills:
+                    manager.abandon(fills.pop())
+                case _:
+                    manager.expire(keys, 2)
+        except Refused as refused:
+            if refused.refusal.name == "STALE" and refused.layer == "publish":
+                manager.abandon(fills.pop(0))
+        audited(manager)
+        for one in chains:
+            if (answer := manager.match(one)).now:
+                with manager.acquire(answer) as lease:
+                    assert of_one_version(manager, lease), f"seed {seed}"
+    for fill in fills:
+        manager.abandon(fill)
+    audited(manager)
+    assert not manager.leaks()
+
+
+def test_whatever_is_found_is_of_one_version() -> None:
+    events = Events()
+    for seed in range(12):
+        walk(make(slots=20, on_event=events), seed, 60)
+    assert events.seen.keys() >= {"fall_behind", "rebuild_begin", "rebuild_done", "discard"}
+
+
+def test_keys_that_did_not_fall_behind_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above tells keys of another version from good ones."""
+    monkeypatch.setattr(Core, "_fall_behind", lambda *_: None)
+    manager = make()
+    keys = prompt(manager, 3)
+    behind(manager, keys, 3)
+    answer = manager.match(keys)
+    assert answer.now == 3 * V4.granule
+    with pytest.raises(Refused, match="VERSION"):
+        manager.acquire(answer)
+    pool, entries = manager.core.pools[KEYS], manager.core.pools[KV]
+    spot = manager.core.index.locate(keys.digests, 3)
+    slots = {kind: manager.core.slots_at(kind, spot, 3) for kind in (KV, KEYS)}
+    assert not of_one_version(manager, Lease(manager, 0, "", 0, True, None, slots))
+    assert (pool.table.fields("version", slots[KEYS]) != entries.table.fields("version", slots[KV])).all()
