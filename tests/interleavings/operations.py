@@ -96,7 +96,129 @@ def _fail_reset(world: World) -> None:
 
 
 def _evict_one(kind: str) -> Op:
-    return lambda world: void(world.manager.evict(kind, 9))
+    return lambda world: void(world.manager.evict(kind, 9) if kind in world.profile.kinds else 0)
+
+
+def _check(world: World) -> None:
+    """What is checked may be gone when it is acquired, and is told then."""
+    answer = world.manager.match(world.p)
+    world.tell(f"checked: {world.manager.check(answer).name}")
+    if answer.now:
+        world.use(world.p, world.manager.acquire(answer))
+
+
+def _list_boundaries(world: World) -> None:
+    now, later = world.manager.boundaries(world.p), world.manager.loadable(world.p)
+    world.tell(f"boundaries {now.tolist()}, with a load {later.tolist()}")
+
+
+def _list_leaks(world: World) -> None:
+    world.tell(f"open: {sorted(leak.what for leak in world.manager.leaks())}")
+
+
+def _persist(world: World) -> None:
+    """The store has lost everything."""
+    if isinstance(world.store, SplitStore):
+        world.scheduler.visit(("store",), True, "lost by the store")
+        for one in world.store.objects:
+            world.scheduler.touch(("object", one), True)
+        world.store.objects.clear()
+    void(world.manager.persist(world.p))
+
+
+def _set_aside(world: World) -> None:
+    world.tell(f"aside: {sorted(world.manager.set_aside())}")
+
+
+def _join(world: World) -> None:
+    """Wait for another's load, and no more; the last to leave frees what nobody moves."""
+    manager, answer = world.manager, world.manager.match(world.p)
+    if answer.plan is None:
+        return
+    with manager.lock:
+        ticket = None if answer.plan.ticket is None else manager.tickets.get(answer.plan.ticket)
+        if ticket is not None:
+            ticket.join("who joins")
+            ticket.then(lambda ended: world.tell(f"joined: {ended.state}"))
+    if ticket is None:
+        return
+    with manager.lock:
+        last = ticket.leave("who joins")
+    world.tell(f"last {last}")
+    world.serving.quiesce(ticket)
+
+
+def _load_and_leave(world: World) -> None:
+    """Who has begun a load goes before its bytes come; who has joined goes on, or gets it aborted."""
+    manager, answer = world.manager, world.manager.match(world.p)
+    if answer.plan is None:
+        return
+    ticket = manager.load_begin(answer.plan, owner="who begins")
+    with manager.lock:
+        world.tell(f"last {ticket.leave('who begins')}")
+    if ticket.state == "open":
+        ticket.transfer()
+    else:
+        world.serving.quiesce(ticket)
+
+
+def _load_misses(world: World) -> None:
+    """Who moves the bytes says that the last granule's don't come."""
+    manager, answer = world.manager, world.manager.match(world.p)
+    if answer.plan is None or "compressed_kv" not in answer.plan.wanted:
+        return
+    ticket = manager.load_begin(answer.plan)
+    try:
+        void(manager.loader._transfer(ticket))
+        ticket.miss("compressed_kv", answer.plan.wanted["compressed_kv"][-1:])
+        for kind in answer.plan.wanted:
+            for layer in range(len(world.profile.layouts[kind].layers) if kind in manager.core.paged else 1):
+                ticket.land(kind, layer)
+        ticket.done(False)
+    except Refused:
+        world.serving.quiesce(ticket)
+        raise
+    world.tell(f"kept {ticket.kept}")
+
+
+def _prefill_in_chunks(world: World) -> None:
+    manager, keys = world.manager, world.p
+    row = manager.requests.admit(world.granule)
+    try:
+        world.write_row(keys, row, 0)
+        manager.requests.extend(row, world.granule)
+        world.write_row(keys, row, 1)
+        world.published |= {(0, keys.digest(place)) for place in range(2)}
+        void(manager.requests.publish(row, keys))
+    finally:
+        manager.requests.finish(row)
+
+
+def _speculate(world: World) -> None:
+    """Drafts over the end of a granule: one is taken, the others are as if they had never been."""
+    manager, keys, end = world.manager, world.p, 2 * world.granule
+    requests, row = manager.requests, manager.requests.admit(end - 1)
+    try:
+        requests.propose([row], min(2, int(requests.draft_room([row])[0])))
+        requests.reject([row])
+        requests.propose([row], 1)
+        requests.accept([row], 1)
+        world.write_row(keys, row, 0)
+        world.published |= {(0, keys.digest(place)) for place in range(2)}
+        void(requests.publish(row, keys))
+    finally:
+        requests.finish(row)
+
+
+def _preempt_row(world: World) -> None:
+    """What a row that is put back has shared is found again, or computed."""
+    manager, keys = world.manager, world.p
+    row = manager.requests.admit(2 * world.granule)
+    world.write_row(keys, row, 0)
+    world.published |= {(0, keys.digest(place)) for place in range(2)}
+    left = manager.requests.preempt(row, keys)
+    world.tell(f"left {left.tokens}, {left.published}, {left.unpublished}")
+    world.read(keys)
 
 
 def _decode(world: World, keys: Keys, *, reuse: bool = False, back: int = 0) -> None:
@@ -139,6 +261,38 @@ OPERATIONS: Mapping[str, Op] = {
     "roll back": lambda world: _decode(world, world.p, back=1),
     "take q": _take,
     "pack p, take q": _pack_and_take,
+    "check p": _check,
+    "list boundaries": _list_boundaries,
+    "list leaks": _list_leaks,
+    "lend p": lambda world: world.lend(world.p),
+    "lend p, renew": lambda world: world.lend(world.p, renew=True),
+    "revoke": lambda world: world.revoke(),
+    "persist p": _persist,
+    "fill p for a while": lambda world: world.fill(world.p, 0, 3, ttl=4),
+    "set aside": _set_aside,
+    "move memory": lambda world: world.reallocate(),
+    "grow memory": lambda world: world.reallocate(world.setting.slots + 1),
+    "join": _join,
+    "load, leave": _load_and_leave,
+    "load misses": _load_misses,
+    "prefill in chunks": _prefill_in_chunks,
+    "speculate": _speculate,
+    "preempt row": _preempt_row,
+    "admit p": lambda world: world.serving.admit(world.p),
+    "admit p, cancel": lambda world: world.serving.admit(world.p, cancel=True),
+    "admit p, reload": lambda world: world.serving.admit(world.p, fail=True),
+    "cancel all": lambda world: world.serving.cancel_all(),
+    "submit p": lambda world: world.serving.submit(world.p),
+    "submit q": lambda world: world.serving.submit(world.q),
+    "schedule": lambda world: world.serving.schedule(),
+    "work": lambda world: void(world.serving.jobs.run()),
+    "decode": lambda world: world.serving.decode(),
+    "preempt": lambda world: world.serving.preempt(),
+    "publish": lambda world: world.serving.publish(),
+    "finish": lambda world: world.serving.finish(),
+    "sleep": lambda world: world.serving.sleep(),
+    "report": lambda world: world.serving.report(),
+    "give up": lambda world: world.serving.give_up(),
     "window p": lambda world: void(world.manager.free_out_of_window(world.p, 3 * world.granule)),
 }
 
@@ -166,6 +320,26 @@ def _forked(world: World) -> None:
     world.fill(world.q, 1, 2)
 
 
+def _submitted(world: World) -> None:
+    world.serving.submit(world.p)
+
+
+def _loading(world: World) -> None:
+    _stored(world)
+    _submitted(world)
+    world.serving.schedule()
+
+
+def _running(world: World) -> None:
+    _submitted(world)
+    world.serving.schedule()
+
+
+def _waiting(world: World) -> None:
+    _stored(world)
+    _submitted(world)
+
+
 BEGINNINGS: Mapping[str, Op] = {
     "empty": lambda world: None,
     "p": lambda world: world.fill(world.p, 0, 3),
@@ -174,4 +348,34 @@ BEGINNINGS: Mapping[str, Op] = {
     "p packed": _packed(False),
     "p packed lossy": _packed(True),
     "p and q": _forked,
+    "p submitted": _submitted,
+    "p stored and submitted": _waiting,
+    "p loading": _loading,
+    "p running": _running,
 }
+
+HOMES: Mapping[str, tuple[str, ...]] = {
+    "empty": (),
+    "p decoded": (),
+    "p and q": (),
+    "p packed": ("pack, expand p", "expand p"),
+    "p packed lossy": (),
+    "p stored": (
+        "load p", "load q", "load in steps", "load fails", "load aborts", "load misses", "load, leave", "join",
+        "abort all", "abort, take q", "admit p", "admit p, cancel", "admit p, reload", "cancel all", "list boundaries",
+    ),
+    "p submitted": (),
+    "p stored and submitted": ("submit p", "submit q", "schedule", "report"),
+    "p loading": ("work", "give up", "sleep"),
+    "p running": ("decode", "preempt", "publish", "finish"),
+}  # fmt: skip
+"""Operations that have most to do after a beginning other than "p"."""
+
+
+def home(name: str) -> str:
+    """The beginning after which an operation has most to do."""
+    return next((begin for begin, names in HOMES.items() if name in names), "p")
+
+
+TIMED = frozenset({"fill p for a while"})
+"""Operations that need specs which keep when something ends."""

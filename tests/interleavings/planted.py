@@ -105,12 +105,12 @@ class EvictsByEarlierPins(Manager):
 class PublishesEarly(Manager):
     """Makes a fill visible before its last bytes are there."""
 
-    def publish(self, fill: Any) -> None:
+    def publish(self, fill: Any, **named: Any) -> None:
         arena = self.core.pools["compressed_kv"].arena.bytes
         slots = fill.slots["compressed_kv"]
         whole = arena[slots]
         arena[slots] = 0
-        super().publish(fill)
+        super().publish(fill, **named)
         self.backend.scatter(arena, slots, whole)
 
 
@@ -134,10 +134,10 @@ class StoresLate(Manager):
 class ResetsInTwoSteps(Manager):
     """Ends the store's epoch after it has let go of the lock."""
 
-    def reset(self) -> int:
+    def reset(self, *, scrub: bool = False) -> int:
         store, self.store = self.store, None
         try:
-            epoch = super().reset()
+            epoch = super().reset(scrub=scrub)
         finally:
             self.store = store
         if store is not None:

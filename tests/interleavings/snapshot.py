@@ -16,9 +16,9 @@ def snapshot(manager: Manager, *also: Any) -> str:
     return _digest(*_guarded(manager), *_entries(manager), also)
 
 
-def digest_of_guarded(manager: Manager) -> str:
+def digest_of_guarded(manager: Manager, *also: Any) -> str:
     """The same without dictionaries, which tell of their changes themselves, and without what rows own."""
-    return _digest(*_guarded(manager))
+    return _digest(*_guarded(manager), also)
 
 
 def _digest(*parts: Any) -> str:
@@ -39,13 +39,19 @@ def _guarded(manager: Manager) -> Iterator[Any]:
         yield core.orphans[kind].tolist()
     yield sorted(_segment(segment) for segment in core.index.below(core.index.root))
     yield sorted(dict(core.cold_bytes).items())
-    yield core.lossy_slots, manager.epoch, len(manager.parked), manager.requests.active.tolist()
+    yield core.lossy_slots, manager.epoch, len(manager.parking), manager.requests.active.tolist()
+    yield {kind: slots.tolist() for kind, slots in core.scratch.items()}, len(core.deadlines._heap)
+    yield manager.requests.drafts.tolist(), manager.memory.table.words.tobytes(), manager.lock.reason is None
+    yield sorted((one.stage.name, one.first, str(one.loaded)) for one in dict.values(manager.reservations))
+    yield sorted((one.state, one.kept, one.waiting) for one in dict.values(manager.loader.tickets))
 
 
 def _entries(manager: Manager) -> Iterator[Any]:
     rows = manager.requests._rows
     yield rows.tokens.tolist(), rows.blocks.tolist(), rows.shared.tolist(), rows.lossy.tolist()
-    yield tuple(dict.__len__(one) for one in (manager.fills, manager.receipts, manager.loader.tickets))
+    held: tuple[dict[Any, Any], ...] = manager.fills, manager.receipts, manager.loader.tickets
+    yield tuple(dict.__len__(one) for one in held)
+    yield sorted(one.moving for one in dict.values(manager.loader.tickets))
     yield sorted(map(repr, dict.items(manager.loader.attempts._failures)))
 
 

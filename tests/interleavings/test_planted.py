@@ -27,7 +27,7 @@ PLANTED = {
     planted.CompletesOfAnyEpoch: (
         "p stored", ("load p", "reset"), "split", "afterwards: granule 0 is found, and was", 7,
     ),
-    planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 94),
+    planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 122),
     planted.ParksNothing: ("p", ("read p, park", "take q"), "split", "on the device: bytes of compressed_kv", 2),
     planted.ForgetsLoss: ("p packed lossy", ("pack p", "expand p"), "split", "expanded: lossy bytes of granule 0", 2),
     planted.PacksOpenly: ("p", ("read p", "pack p, take q"), "split", "before release: bytes of compressed_kv", 15),

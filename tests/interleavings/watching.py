@@ -3,16 +3,20 @@
 The one lock is injected. What is touched without it is seen here: state words, the index, the dictionaries of open
 things, and the bytes of slots. Each such access is a switch point.
 
-    ("state",)             words, use, index, pools, epoch: what the manager's lock guards. Whoever holds the lock reads
-                           it, and writes it with the first event, stamp or change of the index
+    ("state",)             words, use, index, pools, epoch, queues: what the manager's lock guards. Whoever holds the
+                           lock reads it, and writes it with the first event, stamp or change of the index
     ("lock", name)         a lock whose holder can be interrupted
+    ("live", number)       how far a request of an engine is; ("ticket", number) the same of a load
+    ("flag",)              whether an engine's turns may have changed; ("jobs",) loads that nobody runs yet
+    ("now",)               the time of deadlines; ("clock",) that of uses, where something ends by it
     (dictionary, key)      an entry of an open-things dictionary; (dictionary,) its membership
     ("bytes", kind, slot)  what lies in one slot
     ("object", id)         an object of the store; ("store",) its epoch
 
-Assumed, and not checked: nothing else is shared. In particular a live request's row is its owner's alone; numbers (of
-leases, fills, tickets) and counters (of layers, of failures) are told apart by nobody, and the order in which eviction
-finds what it can't take is without consequence. Checked by `CheckedLock`: who is seen to read only changes nothing.
+Assumed, and not checked: nothing else is shared. In particular a row that an operation makes is its own alone; numbers
+(of leases, fills, tickets) and counters (of layers, of failures, of a report) are told apart by nobody, and the order
+in which eviction finds what it can't take is without consequence. Checked by `CheckedLock`: who is seen to read only
+changes nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from kvfsm.runtime.admission import Admission
 from kvfsm.runtime.index import Index
+from kvfsm.runtime.live_requests import Live
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.scheduler import Scheduler as Engine
+from kvfsm.runtime.ticket import Ticket
 
 from .scheduler import CoopLock, Resource, Scheduler
 
@@ -32,6 +40,8 @@ WRITES: Mapping[Resource, bool] = {STATE: True}
 GUARDS: Mapping[str, Mapping[Resource, bool]] = {
     "Manager.release": WRITES,  # what is parked is no event
     "Manager.reset": WRITES,  # nor is an epoch
+    "Manager.reallocate": WRITES,  # nor where memory lies
+    "Scheduler.schedule": WRITES,  # nor what was granted and is handed over
     "Storer.put": {},  # touches the dictionary of failures alone
     "Storer.write_through": {},  # and this the count of them
 }
@@ -119,22 +129,8 @@ class Entries(dict[Any, Any]):
 
 def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visit) -> None:
     """Let a scheduler see what a manager touches without its lock."""
-
-    def told(write: bool) -> None:
-        if not scheduler.holds(lock):
-            scheduler.visit(STATE, write)
-        elif write:
-            scheduler.touch(STATE, True)
-
-    core = manager.core
-    for kind, pool in core.pools.items():
-        pool.__class__ = _watched_class(type(pool), (), ("stamp",), told)
-        table = _watched_class(type(pool.table), ("fields", "states"), (), told)
-        table._apply = _torn(table, scheduler, lock)
-        pool.table.__class__ = pool.whole.__class__ = table
-        arena = pool.arena.bytes.view(Watched)
-        arena.kind, arena.visit = kind, bytes_of
-        pool.arena.bytes = arena
+    core, told = manager.core, _telling_state(scheduler, lock)
+    watch_memory(manager, scheduler, lock, bytes_of)
     asks = ("locate", "live", "ready", "last", "slots", "trail_slots", "find")
     changes = ("extend", "put", "add", "cut", "sever", "set_ready", "drop", "prune", "prune_below")
     index, begin = _watched_class(Index, asks, changes, told), core._begin
@@ -152,21 +148,114 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
     attempts._failures = Entries("failures", scheduler, lock, attempts._failures)
 
 
+def watch_memory(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visit) -> None:
+    """Its words and arenas, where they are now."""
+    told = _telling_state(scheduler, lock)
+    for kind, pool in manager.core.pools.items():
+        if "told" not in vars(type(pool)):
+            pool.__class__ = _watched_class(type(pool), (), ("stamp",), told)
+            pool.table.__class__ = pool.whole.__class__ = _watched_table(type(pool.table), scheduler, lock)
+        arena = pool.arena.bytes.view(Watched)
+        arena.kind, arena.visit = kind, bytes_of
+        pool.arena.bytes = arena
+
+
+def watch_serving(
+    admission: Admission, engine: Engine, manager: Manager, scheduler: Scheduler, lock: CoopLock
+) -> None:
+    """What admission and an engine's scheduler share: words, open reservations, and how far requests and loads are."""
+    for table in (admission.words, engine.admission.words, engine._requests.words):
+        table.__class__ = _watched_table(type(table), scheduler, lock)
+
+    def told(resource: Resource, write: bool) -> None:
+        if not scheduler.holds(lock):
+            scheduler.switch()
+        scheduler.touch(resource, write)
+
+    fields = ("row", "computed", "reservation", "loading", "joined")
+    live = _with_told_fields(Live, fields, lambda one: ("live", one.number), told)
+    ticket = _with_told_fields(Ticket, ("state", "moving"), lambda one: ("ticket", one.ticket_id), told)
+    engine._requests.arrive = _made(engine._requests.arrive, live)  # type: ignore[method-assign]
+    loader = manager.loader
+    loader.open = _made(loader.open, ticket)  # type: ignore[method-assign]
+    for name in ("join", "leave"):  # who waits for a load is told by no event
+        setattr(loader, name, _writing(getattr(loader, name), scheduler))
+    manager.reservations = Entries("reservations", scheduler, lock, manager.reservations)
+    engine.live = engine._requests.by_number = Entries("live", scheduler, lock, engine.live)
+
+
+def _telling_state(scheduler: Scheduler, lock: CoopLock) -> Callable[[bool], None]:
+    def told(write: bool) -> None:
+        if not scheduler.holds(lock):
+            scheduler.visit(STATE, write)
+        elif write:
+            scheduler.touch(STATE, True)
+
+    return told
+
+
+def _watched_table(base: type, scheduler: Scheduler, lock: CoopLock) -> Any:
+    table: Any = _watched_class(base, (), (), _telling_state(scheduler, lock))
+    for name in ("fields", "states"):
+        setattr(table, name, _telling(getattr(base, name), False, _telling_state(scheduler, lock)))
+    table._apply = _torn(table, scheduler, lock)
+    return table
+
+
+def _with_told_fields(
+    base: type, names: tuple[str, ...], resource: Callable[[Any], Resource], told: Callable[[Resource, bool], None]
+) -> type:
+    """A subclass whose instances tell when some of their fields are read or written."""
+
+    def field(name: str) -> property:
+        slot = getattr(base, name)
+
+        def read(self: Any) -> Any:
+            told(resource(self), False)
+            return slot.__get__(self)
+
+        def write(self: Any, value: Any) -> None:
+            told(resource(self), True)
+            slot.__set__(self, value)
+
+        return property(read, write)
+
+    return type(base.__name__, (base,), {"__slots__": (), **{name: field(name) for name in names}})
+
+
+def _made(make: Callable[..., Any], made: type) -> Callable[..., Any]:
+    """What ``make`` makes is of a watched class."""
+
+    def make_watched(*given: Any, **named: Any) -> Any:
+        one = make(*given, **named)
+        one.__class__ = made
+        return one
+
+    return make_watched
+
+
+def _writing(call: Callable[..., Any], scheduler: Scheduler) -> Callable[..., Any]:
+    def told(*given: Any, **named: Any) -> Any:
+        scheduler.touch(STATE, True)
+        return call(*given, **named)
+
+    return told
+
+
 def _watched_class(
     base: type, asks: tuple[str, ...], changes: tuple[str, ...], told: Callable[[bool], None]
 ) -> type:
     """A subclass some of whose methods first tell that the state is read, or written."""
-    def telling(name: str, write: bool) -> Callable[..., Any]:
-        method = getattr(base, name)
+    methods = {name: _telling(getattr(base, name), name in changes, told) for name in (*asks, *changes)}
+    return type(base.__name__, (base,), {"told": told, **methods})
 
-        def tell(self: Any, *given: Any, **named: Any) -> Any:
-            told(write)
-            return method(self, *given, **named)
 
-        return tell
+def _telling(method: Callable[..., Any], write: bool, told: Callable[[bool], None]) -> Callable[..., Any]:
+    def tell(self: Any, *given: Any, **named: Any) -> Any:
+        told(write)
+        return method(self, *given, **named)
 
-    methods = {name: telling(name, name in changes) for name in (*asks, *changes)}
-    return type(base.__name__, (base,), methods)
+    return tell
 
 
 def _torn(table: Any, scheduler: Scheduler, lock: CoopLock) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.generated import KINDS
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
@@ -29,8 +30,9 @@ from kvfsm.spec.language.load import load_spec
 
 from .doubles import SplitBackend, SplitLocalStore, SplitStore
 from .scheduler import CoopLock, Pick, Scheduler
+from .serving import Serving
 from .snapshot import snapshot
-from .watching import GUARDS, watch
+from .watching import GUARDS, watch, watch_memory, watch_serving
 
 WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND = "tiny_deepseek_v4", "tiny_gpt_oss", "tiny_llama"
 PAGED = ("compressed_kv", "indexer_state")
@@ -47,6 +49,7 @@ class Setting:
         store: ``split`` in memory, ``local`` on disk, or ``none``.
         make: makes the manager; a planted race is a subclass.
         lock: makes the manager's lock.
+        timed: whether the specs keep a priority and an end of what is published.
         blind: first words of resources that the scheduler is not told of, to plant a wrong claim of independence.
     """
 
@@ -56,6 +59,7 @@ class Setting:
     store: str = "split"
     make: type[Manager] = Manager
     lock: Callable[[Scheduler], CoopLock] = lambda scheduler: CoopLock(scheduler, "manager", GUARDS)
+    timed: bool = False
     blind: frozenset[str] = frozenset()
 
 
@@ -79,6 +83,12 @@ def _prompts(granule: int) -> list[np.ndarray[Any, Any]]:
     trunk = chance.integers(0, 256, granule)
     return [np.concatenate((trunk, chance.integers(0, 256, 2 * granule + 1))) for _ in range(2)]
 
+
+TIMED = {
+    kind: type(table.__name__, (table,), {"META": {**table.META, "priority": np.int64, "expires": np.int64}})
+    for kind, table in KINDS.items()
+}
+"""Table classes of specs that keep how dear something is, and when it ends."""
 
 VALIDATED: Counter[str] = Counter()
 """Events of all worlds that were held against the model, by machine."""
@@ -106,15 +116,17 @@ class World:
         elif self.setting.store == "local":
             self.store = SplitLocalStore(scheduler, self.touch, self.profile, self.events)
         self.lock = self.setting.lock(scheduler)
+        self.time = 0.0  # of deadlines
+        self._ticks = 0
         self.manager = self.setting.make(
             self.profile, dict.fromkeys(self.profile.kinds, self.setting.slots), self.backend, store=self.store,
-            lock=lambda: self.lock, cold=self.setting.cold, rows=2, trace=self.events,
+            lock=lambda: self.lock, cold=self.setting.cold, rows=2, trace=self.events, now=self._now,
+            kinds=TIMED if self.setting.timed else KINDS, clock=self._clock,
         )  # fmt: skip
-        self._spans = [
-            (pool.arena.base, pool.arena.bytes.nbytes, pool.arena.stride, kind)
-            for kind, pool in self.manager.core.pools.items()
-        ]
+        self.serving = Serving(self)
         watch(self.manager, scheduler, self.lock, self._gathered)
+        watch_serving(self.serving.admission, self.serving.engine, self.manager, scheduler, self.lock)
+        self._spans = self._arenas()
         self.p, self.q = (self.manager.keys(prompt) for prompt in _prompts(self.granule))
         self.wrong: list[str] = []
         self.told: dict[int, list[str]] = {}  # by task: what its operations came to
@@ -143,11 +155,28 @@ class World:
     def snapshot(self) -> str:
         """A digest of all there is."""
         store = None if self.store is None else self.store.dump()
-        return snapshot(self.manager, store, self.device_reads)
+        return snapshot(self.manager, store, self.device_reads, self.serving.state())
+
+    def _arenas(self) -> list[tuple[int, int, int, str]]:
+        pools = self.manager.core.pools.items()
+        return [(pool.arena.base, pool.arena.bytes.nbytes, pool.arena.stride, kind) for kind, pool in pools]
+
+    def _now(self) -> float:
+        if not self.scheduler.holds(self.lock):
+            self.scheduler.switch("now()")
+        self.scheduler.touch(("now",), False)
+        return self.time
+
+    def _clock(self) -> int:
+        """Counts uses. Where something ends by it, who uses what when is no longer all the same."""
+        if self.setting.timed:
+            self.scheduler.touch(("clock",), True)
+        self._ticks += 1
+        return self._ticks
 
     # ---- operations ------------------------------------------------------------------------------------------------
 
-    def fill(self, keys: Keys, start: int, stop: int, *, abandon: bool = False) -> None:
+    def fill(self, keys: Keys, start: int, stop: int, *, abandon: bool = False, ttl: int | None = None) -> None:
         """Reserve, write half, write the rest, publish."""
         manager = self.manager
         fill = manager.reserve(keys, start, stop)
@@ -161,7 +190,10 @@ class World:
                 manager.abandon(fill)
                 return
             self.published |= {(fill.epoch, keys.digest(place)) for place in range(stop)}
-            manager.publish(fill)
+            if ttl is None:
+                manager.publish(fill)
+            else:
+                manager.publish(fill, priority=1, ttl=ttl)
         except Refused:
             manager.abandon(fill)
             raise
@@ -254,6 +286,38 @@ class World:
             self.manager.load(answer.plan)
         self.read(keys)
 
+    def lend(self, keys: Keys, *, renew: bool = False) -> None:
+        """Read under a deadline while the device reads; what was revoked meanwhile is refused, and still protected."""
+        answer = self.manager.match(keys)
+        if not answer.now:
+            return
+        lease = self.manager.acquire(answer, owner="reader", deadline=self._now() + 1)
+        try:
+            self.scheduler.visit(("device",), False, "device reads")
+            if self.device_reads:
+                self.look(keys, lease, "under a deadline")
+            if renew:
+                self.manager.renew(lease, None)
+            self.manager.check_held(lease)
+            self.tell("in time")
+        finally:
+            self.manager.release(lease, owner="reader", done=self.device_done)
+
+    def revoke(self) -> None:
+        """Time passes, and what is overdue is taken back; the device may read it still."""
+        self.scheduler.visit(("now",), True, "time passes")
+        self.time += 10
+        for receipt in self.manager.overdue():
+            self.manager.revoke(receipt, done=self.device_done)
+            self.tell("revoked")
+
+    def reallocate(self, slots: int | None = None) -> None:
+        """The memory moves; with ``slots`` to pools that are empty."""
+        given = None if slots is None else dict.fromkeys(self.profile.kinds, slots)
+        self.manager.reallocate(given)
+        watch_memory(self.manager, self.scheduler, self.lock, self._gathered)
+        self._spans = self._arenas()
+
     def load_abort(self, keys: Keys) -> None:
         """A transfer whose owner goes while its bytes arrive."""
         answer = self.manager.match(keys)
@@ -296,8 +360,15 @@ class World:
 
     def write_row(self, keys: Keys, row: int, start: int) -> None:
         """The bytes that decoding would have left."""
-        requests, stop = self.manager.requests, int(self.manager.requests.tokens[row]) // self.granule
         self.scheduler.switch("row writes")
+        for kind, places, slots in self.row_slots(keys, row, start):
+            for part in range(2):
+                self.write(keys, kind, places, slots, part)
+
+    def row_slots(self, keys: Keys, row: int, start: int) -> list[tuple[str, list[int], Any]]:
+        """Kinds, places and slots of what a row holds from granule ``start`` on and owns alone."""
+        requests, found = self.manager.requests, list[tuple[str, list[int], Any]]()
+        stop = int(requests.tokens[row]) // self.granule
         for kind in self.profile.kinds:
             if kind in PAGED:
                 places, slots = list(range(start, stop)), requests.table(kind, [row])[0][start:stop]
@@ -307,9 +378,10 @@ class World:
                 places, slots = [stop], requests.window_table([row])[0]
             else:
                 blocks, slots = requests.window_blocks([row])[0], requests.window_table([row])[0]
-                places, slots = blocks[blocks >= 0].tolist(), slots[blocks >= 0]
-            for part in range(2):
-                self.write(keys, kind, places, slots, part)
+                known = (blocks >= 0) & (blocks * self.profile.window_block < len(keys) * self.granule)
+                places, slots = blocks[known].tolist(), slots[known]
+            found.append((kind, places, slots))
+        return found
 
     def digest(self, keys: Keys, kind: str, place: int) -> bytes:
         """Digest of the prefix that a slot's bytes name."""
@@ -327,17 +399,18 @@ class World:
         if wrong:
             return wrong
         self.device_reads = False
+        wrong += self.serving.over()
         before = len(self.wrong)
         wrong += self.check_hits("afterwards")
         wrong += self.check_hits("expanded")
         for kind in self.profile.kinds:
             manager.evict(kind, 99)
-        if manager.fills or manager.tickets or manager.receipts or manager.parked:
+        if manager.leaks() or manager.parked or manager.given_up or manager.reservations:
             wrong.append("something is open still")
         for kind, pool in manager.core.pools.items():
             cold = self.setting.cold if kind == "compressed_kv" else 0
-            if (pool.free, pool.free_cold) != (self.setting.slots, cold):
-                size = self.setting.slots
+            size = pool.hot - (1 if manager.core.scratch else 0)
+            if (pool.free, pool.free_cold) != (size, cold):
                 wrong.append(f"{kind}: {pool.free} of {size} and {pool.free_cold} of {cold} slots come back")
         if self.store is not None:
             wrong += self.check_hits("from the store")
@@ -366,6 +439,8 @@ class World:
             try:
                 lease = manager.acquire(answer)
             except Refused as error:
+                if self.setting.timed:  # it has ended since
+                    continue
                 wrong.append(f"a hit of {answer.now} tokens can't be acquired: {error}")
                 continue
             self.look(keys, lease, when)
