@@ -7,6 +7,7 @@ Packed granules of the same plan are expanded under the same ticket. What the ca
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,18 +18,19 @@ import numpy.typing as npt
 
 from .answers import Plan, Reason
 from .attempts import Attempts
-from .errors import Refused
+from .errors import Broken, Refused
 from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
-from .generated import Refusal
+from .generated import Refusal, TicketTable
 from .keeping import Keeping
 from .kinds import Given
 from .overlap import reach
 from .stores.store import ObjectId
-from .ticket import Batch, Numbers, Slots, Ticket
+from .ticket import Batch, Numbers, Slots, Ticket, Word
 
 if TYPE_CHECKING:
     from .manager import Manager
 
+_TICKETS = 1024  # most that can be open at once
 _NO_SLOTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -39,6 +41,8 @@ class Loader:
         self._manager = manager
         self._numbers = itertools.count(1)
         self.tickets: dict[int, Ticket] = {}
+        self.words = manager.table(TicketTable, _TICKETS)
+        self._free = list(range(_TICKETS))[::-1]
         self.attempts = Attempts()
 
     def bringing(self, plan: Plan) -> int | None:
@@ -71,9 +75,12 @@ class Loader:
                 them himself, in the same step, with ``Manager.take``.
 
         Raises:
-            Refused: POOL_FULL, ADMISSION, or STALE when what is packed has changed; nothing has changed then.
+            Refused: POOL_FULL, ADMISSION (also when too many loads are open), or STALE when what is packed has changed;
+                nothing has changed then.
         """
         manager, core = self._manager, self._manager.core
+        if not self._free:
+            raise Refused(Reason.ADMISSION, "load", f"{len(self.tickets)} loads are open, as many as there may be")
         spot = core.index.locate(plan.claim.digests, plan.boundary)
         check_packed(core, plan, spot)
         counts = {kind: len(places) for kind, places in plan.wanted.items()}
@@ -103,7 +110,8 @@ class Loader:
             for kind, places in plan.wanted.items()
         ]
         number = next(self._numbers)
-        ticket = Ticket(self, number, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
+        word = self._begin_word(owner)
+        ticket = Ticket(self, number, word, owner, manager.epoch, plan, batches, held[0], held_generations=held[1])
         ticket.site = manager.site()
         ticket.waiting.append(owner)
         self.tickets[number] = ticket
@@ -128,17 +136,22 @@ class Loader:
     def join(self, ticket: Ticket, owner: str) -> None:
         """See ``Ticket.join``."""
         self._check(ticket, "open")
+        if len(ticket.waiting) == self.words.LAYOUT.field("waiters").high:
+            raise Refused(Refusal.TOO_MANY_HOLDS, "load", f"{len(ticket.waiting)} wait for ticket {ticket.ticket_id}")
+        self._fire(ticket, "join")
         ticket.waiting.append(owner)
 
     def leave(self, ticket: Ticket, owner: str) -> bool:
         """See ``Ticket.leave``."""
         if owner not in ticket.waiting:
             raise Refused(Reason.LEASE, "load", f"{owner!r} does not wait for ticket {ticket.ticket_id}")
+        last = ticket.state == "open" and len(ticket.waiting) == 1
+        if last:
+            self._abort(ticket)
+        elif ticket.state == "open":
+            self._fire(ticket, "leave")
         ticket.waiting.remove(owner)
-        if ticket.waiting or ticket.state != "open":
-            return False
-        self._abort(ticket)
-        return True
+        return last
 
     def land(self, ticket: Ticket, kind: str, layer: int | None) -> int:
         """See ``Ticket.land``."""
@@ -153,6 +166,8 @@ class Loader:
                         raise Refused(Refusal.GAP, "load", what)
                     self._land(batch)
                     landed = batch.landed
+            if landed:
+                self._fire(ticket, "land")
             return landed
 
     def miss(self, ticket: Ticket, missing: Mapping[str, Numbers]) -> None:
@@ -183,6 +198,7 @@ class Loader:
             self._check_still(ticket, stopped)
             if ticket.state == "aborted":
                 self._check(ticket, "aborted")
+                self._fire(ticket, "complete", of=ticket.word.of, ok=ok)
                 self._free_aborted(ticket, "late")
                 return
             self._check(ticket, "open")
@@ -202,12 +218,14 @@ class Loader:
                 loaded = [batch for batch in ticket.batches if batch.begin == "load_begin"]
                 kept = {batch.kind: batch.places[batch.granules < ticket.kept] for batch in loaded}
                 self.attempts.forget(self._objects(ticket, kept))
+            self._complete(ticket, ok and fits)
             self._end(ticket, "done" if ok and fits else "failed")
 
     def drop(self, ticket: Ticket) -> None:
         """End a ticket of which no byte was asked for yet. The caller holds the lock."""
         self._check(ticket, "open")
         self._abort(ticket)
+        self._fire(ticket, "quiesce", of=ticket.word.of)
         self._free_aborted(ticket, "quiesced")
 
     def abort(self, ticket: Ticket) -> None:
@@ -221,6 +239,7 @@ class Loader:
         with self._manager.lock:
             self._check(ticket, "aborted")
             self._check_still(ticket)
+            self._fire(ticket, "quiesce", of=ticket.word.of)
             self._free_aborted(ticket, "quiesced")
 
     # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
@@ -267,6 +286,7 @@ class Loader:
                 for batch in ticket.batches:
                     for _ in range(batch.layers):
                         self._land(batch)
+                self._fire(ticket, "land")
 
     def _land(self, batch: Batch) -> None:
         if batch.kind in self._manager.core.paged:
@@ -402,6 +422,9 @@ class Loader:
         )  # fmt: skip
 
     def _abort(self, ticket: Ticket) -> None:
+        """All who wait leave; the last one aborts."""
+        for _ in ticket.waiting:
+            self._fire(ticket, "leave")
         for batch in ticket.batches:
             pool = self._manager.core.pools[batch.kind]
             pool.must("load_abort", batch.slots, "load", expected=batch.generations)
@@ -412,6 +435,7 @@ class Loader:
         for batch in ticket.batches:
             pool = self._manager.core.pools[batch.kind]
             pool.release("quiesce", batch.slots, expected=batch.generations)
+        self._fire(ticket, "forget")
         self._end(ticket, state)
 
     def _unhold(self, ticket: Ticket) -> None:
@@ -422,7 +446,30 @@ class Loader:
         self._unhold(ticket)
         ticket.moving = False
         del self.tickets[ticket.ticket_id]
+        if ticket.word.generation < self.words.LAYOUT.field("generation").high:  # else its place retires
+            self._free.append(ticket.word.place)
         ticket.end(state)
+
+    def _begin_word(self, owner: str) -> Word:
+        """The word of a ticket that is opened now."""
+        place, of = self._free.pop(), zlib.crc32(owner.encode()) & self.words.LAYOUT.field("owner").high
+        code = int(self.words.begin([place], of=of)[0])
+        assert not code, "a free place can be taken"
+        return Word(place, int(self.words.fields("generation", [place])[0]), of)
+
+    def _complete(self, ticket: Ticket, ok: bool) -> None:
+        """The end is told, and read by all who wait in this very step: ``then``, and ``state``."""
+        if ok and not any(batch.landed for batch in ticket.batches):
+            self._fire(ticket, "land")  # of kinds that come as a whole, or of nothing at all
+        self._fire(ticket, "complete", of=ticket.word.of, ok=ok)
+        for _ in ticket.waiting:
+            self._fire(ticket, "leave")
+
+    def _fire(self, ticket: Ticket, event: str, **given: Any) -> None:
+        """An event on a ticket's word, which takes it: what may be refused was asked before. Raises Broken if not."""
+        code = int(self.words.fire(event, [ticket.word.place], expected=ticket.word.generation, **given)[0])
+        if code:
+            raise Broken("S27", f"the word of ticket {ticket.ticket_id} refuses '{event}': {Refusal(code).reason}")
 
     def _check(self, ticket: Ticket, state: str) -> None:
         if ticket.state != state or self.tickets.get(ticket.ticket_id) is not ticket:

@@ -24,17 +24,28 @@ Slots = npt.NDArray[np.intp]
 Numbers = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Where a ticket's word is, whose it is there, and who opened it, as 16 bits."""
+
+    place: int
+    generation: int
+    of: int
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """An open load, of those who wait for it and of whoever moves its bytes.
 
     The methods for the former are part of a larger step of theirs; the others are atomic each.
 
-    ``state`` is "open", then "done" or "failed"; after an abort "aborted", then "late" or "quiesced".
+    Its word (the spec's ``ticket``) decides what it takes, and is another's once it has ended; ``state`` stays: "open",
+    then "done" or "failed"; after an abort "aborted", then "late" or "quiesced".
     """
 
     loader: Loader
     ticket_id: int
+    word: Word
     owner: str
     epoch: int
     plan: Plan
@@ -70,7 +81,7 @@ class Ticket:
         """One more waits for this ticket, which its plan's ``ticket`` named.
 
         Raises:
-            Refused: LEASE when it is not open any more; match again.
+            Refused: LEASE when it is not open any more; match again. TOO_MANY_HOLDS when 4095 wait already.
         """
         self.loader.join(self, owner)
 

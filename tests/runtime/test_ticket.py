@@ -14,7 +14,7 @@ import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import AnswerKind, Plan
-from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.errors import Broken, Poisoned, Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.loading import Loader
@@ -63,7 +63,8 @@ def frozen(manager: Manager) -> Any:
     pools = {
         kind: (pool.table.words.tolist(), pool.free_slots.tolist()) for kind, pool in manager.core.pools.items()
     }
-    return pools, {number: one.state for number, one in manager.tickets.items()}, manager.core.index.nbytes
+    tickets = {number: one.state for number, one in manager.tickets.items()}, manager.loader.words.words.tolist()
+    return pools, tickets, manager.core.index.nbytes
 
 
 def refused(manager: Manager, call: Callable[..., object], *given: Any, **named: Any) -> str:
@@ -460,6 +461,57 @@ def test_of_two_who_wait_the_last_to_leave_aborts() -> None:
     ticket.quiesce()
     assert sum(held(manager).values()) == 0
     audited(manager)
+
+
+def word_of(ticket: Ticket) -> tuple[str, int]:
+    """State of a ticket's word, and how many wait for it."""
+    words, at = ticket.loader.words, [ticket.word.place]
+    return words.STATES(int(words.states(at)[0])).name.lower(), int(words.fields("waiters", at)[0])
+
+
+def test_a_tickets_word_goes_with_it_and_is_anothers_afterwards() -> None:
+    _, manager, keys = meddled()
+    ticket = manager.load_begin(plan_of(manager, keys), owner="one")
+    with manager.lock:
+        ticket.join("two")
+    assert word_of(ticket) == ("open", 2)
+    ticket.land("compressed_kv")
+    assert word_of(ticket) == ("landing", 2)
+    with manager.lock:
+        ticket.leave("one")
+        assert word_of(ticket) == ("landing", 1)
+        ticket.leave("two")
+    assert word_of(ticket) == ("aborted", 0)
+    ticket.quiesce()
+    assert word_of(ticket) == ("absent", 0)
+
+    after = manager.load_begin(plan_of(manager, keys), owner="three")
+    assert after.word.place == ticket.word.place and after.word.generation == ticket.word.generation + 1
+    assert refused(manager, ticket.done) == "LEASE"
+    ended: list[tuple[str, int]] = []
+    with manager.lock:
+        after.then(lambda one: ended.append(word_of(one)))
+    after.transfer()
+    assert ended == [("absent", 0)] and after.state == "done"  # read by all who waited, in one step
+
+
+def test_control_a_word_that_has_ended_keeps_its_ticket_from_ending() -> None:
+    """What ``state`` says is not enough: the word decides."""
+    _, manager, keys = meddled()
+    ticket = manager.load_begin(plan_of(manager, keys))
+    with manager.lock:
+        words, at = manager.loader.words, [ticket.word.place]
+        assert not words.complete(at, expected=ticket.word.generation, of=ticket.word.of, ok=False).any()
+    with pytest.raises(Broken, match="S27 is broken: the word of ticket 1 refuses 'land'"):
+        ticket.transfer()
+    with pytest.raises(Poisoned):
+        manager.match(keys)
+
+
+def test_more_loads_than_there_are_words_are_refused() -> None:
+    _, manager, keys = meddled()
+    manager.loader._free.clear()
+    assert refused(manager, manager.load_begin, plan_of(manager, keys)) == "ADMISSION"
 
 
 def test_who_stays_gets_what_the_other_no_longer_wants() -> None:

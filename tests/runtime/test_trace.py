@@ -129,9 +129,9 @@ def test_several_sources_share_a_trace(validator: Validator, tmp_path: Path) -> 
         work(first)
         work(second)
         header = json.loads(next(trace.lines()))
-        assert header["sources"] == {"store 1": 0, "manager 1": 0, "manager 2": 0}
+        assert header["sources"] == dict.fromkeys(("store 1", "manager 1", "ticket 1", "manager 2", "ticket 2"), 0)
         verdict = validator.validate(trace.lines())
-        assert verdict.ok and verdict.pools == 11
+        assert verdict.ok and verdict.pools == 13
         assert {"put_begin", "put_done"} <= {event for machine, event, _ in verdict.taken if machine == "ondisk_prefix"}
 
 
