@@ -112,8 +112,13 @@ def _list_boundaries(world: World) -> None:
     world.tell(f"boundaries {now.tolist()}, with a load {later.tolist()}")
 
 
-def _list_leaks(world: World) -> None:
+def _look_on(world: World) -> None:
+    """Whoever watches finds everything in order at any moment."""
+    violations = world.manager.audit().violations
+    assert not violations, violations
     world.tell(f"open: {sorted(leak.what for leak in world.manager.leaks())}")
+    void(world.manager.metadata_bytes())
+    void(world.serving.engine.report())
 
 
 def _persist(world: World) -> None:
@@ -210,6 +215,44 @@ def _speculate(world: World) -> None:
         requests.finish(row)
 
 
+def _ask_row(world: World) -> None:
+    """What kernels and schedulers ask of a row and of a lease."""
+    manager, keys = world.manager, world.p
+    row = manager.requests.admit(2 * world.granule)
+    requests = manager.requests
+    try:
+        world.tell(f"lossy {requests.is_lossy(row)}, holds {requests.holds(row, requests.incarnation(row))}")
+        void(requests.coverage(row))
+        if manager.profile.window is not None:
+            void((requests.window_blocks([row]), requests.resolve(row, 2 * world.granule - 1)))
+            void(requests.resolve_entry(row, 0))
+        answer = manager.match(keys)
+        if answer.now:
+            with manager.acquire(answer) as lease:
+                part = world.profile.layouts["compressed_kv"].parts[0]
+                void((lease.view("compressed_kv", part.name, part.layer), lease.state_data_ptrs))
+    finally:
+        requests.finish(row)
+
+
+def _rebuild(world: World) -> None:
+    """Indexer keys that are missing are computed again."""
+    manager, keys, kind = world.manager, world.p, "indexer_state"
+    answer = manager.match(keys)
+    if answer.rebuild is None:
+        return
+    fill = manager.rebuild_begin(answer)
+    try:
+        for part in range(2):
+            world.scheduler.switch("keys are computed")
+            world.write(keys, kind, fill.places[kind].tolist(), fill.slots[kind], part)
+        manager.publish(fill)
+    except Refused:
+        manager.abandon(fill)
+        raise
+    world.read(keys)
+
+
 def _preempt_row(world: World) -> None:
     """What a row that is put back has shared is found again, or computed."""
     manager, keys = world.manager, world.p
@@ -263,7 +306,7 @@ OPERATIONS: Mapping[str, Op] = {
     "pack p, take q": _pack_and_take,
     "check p": _check,
     "list boundaries": _list_boundaries,
-    "list leaks": _list_leaks,
+    "look on": _look_on,
     "lend p": lambda world: world.lend(world.p),
     "lend p, renew": lambda world: world.lend(world.p, renew=True),
     "revoke": lambda world: world.revoke(),
@@ -275,9 +318,12 @@ OPERATIONS: Mapping[str, Op] = {
     "join": _join,
     "load, leave": _load_and_leave,
     "load misses": _load_misses,
+    "transfer": lambda world: world.transfer(),
     "prefill in chunks": _prefill_in_chunks,
     "speculate": _speculate,
     "preempt row": _preempt_row,
+    "ask row": _ask_row,
+    "rebuild": _rebuild,
     "admit p": lambda world: world.serving.admit(world.p),
     "admit p, cancel": lambda world: world.serving.admit(world.p, cancel=True),
     "admit p, reload": lambda world: world.serving.admit(world.p, fail=True),
@@ -291,7 +337,6 @@ OPERATIONS: Mapping[str, Op] = {
     "publish": lambda world: world.serving.publish(),
     "finish": lambda world: world.serving.finish(),
     "sleep": lambda world: world.serving.sleep(),
-    "report": lambda world: world.serving.report(),
     "give up": lambda world: world.serving.give_up(),
     "window p": lambda world: void(world.manager.free_out_of_window(world.p, 3 * world.granule)),
 }
@@ -340,6 +385,29 @@ def _waiting(world: World) -> None:
     _submitted(world)
 
 
+def _lent(world: World) -> None:
+    """Somebody reads under a deadline, and does not come back."""
+    world.fill(world.p, 0, 3)
+    world.held.append(world.manager.acquire(world.manager.match(world.p), deadline=world.time + 1))
+
+
+def _opened(world: World) -> None:
+    """A load is open that nobody moves yet."""
+    _stored(world)
+    plan = world.manager.match(world.p).plan
+    assert plan is not None
+    world.opened.append(world.manager.load_begin(plan))
+
+
+def _without_keys(world: World) -> None:
+    """Indexer keys are nowhere any more."""
+    world.fill(world.p, 0, 3)
+    if isinstance(world.store, SplitStore):
+        world.store.objects.clear()
+    if "indexer_state" in world.manager.profile.kinds:
+        world.manager.evict("indexer_state", 2)
+
+
 BEGINNINGS: Mapping[str, Op] = {
     "empty": lambda world: None,
     "p": lambda world: world.fill(world.p, 0, 3),
@@ -348,6 +416,9 @@ BEGINNINGS: Mapping[str, Op] = {
     "p packed": _packed(False),
     "p packed lossy": _packed(True),
     "p and q": _forked,
+    "p lent": _lent,
+    "p without keys": _without_keys,
+    "p opened": _opened,
     "p submitted": _submitted,
     "p stored and submitted": _waiting,
     "p loading": _loading,
@@ -360,12 +431,15 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "p and q": (),
     "p packed": ("pack, expand p", "expand p"),
     "p packed lossy": (),
+    "p lent": ("revoke",),
+    "p without keys": ("rebuild",),
+    "p opened": ("join", "transfer"),
     "p stored": (
-        "load p", "load q", "load in steps", "load fails", "load aborts", "load misses", "load, leave", "join",
+        "load p", "load q", "load in steps", "load fails", "load aborts", "load misses", "load, leave",
         "abort all", "abort, take q", "admit p", "admit p, cancel", "admit p, reload", "cancel all", "list boundaries",
     ),
     "p submitted": (),
-    "p stored and submitted": ("submit p", "submit q", "schedule", "report"),
+    "p stored and submitted": ("submit p", "submit q", "schedule"),
     "p loading": ("work", "give up", "sleep"),
     "p running": ("decode", "preempt", "publish", "finish"),
 }  # fmt: skip

@@ -202,10 +202,6 @@ class Serving:
         """Everybody gives back what he holds, and waits anew."""
         self._world.tell(f"all back {self.engine.preempt_all(done=self.stepped)}")
 
-    def report(self) -> None:
-        """What has been counted."""
-        self._world.tell(str(self.engine.report().states))
-
     def stepped(self) -> bool:
         """Whether the engine's step has ended."""
         if not self._world.scheduler.holds(self._world.lock):

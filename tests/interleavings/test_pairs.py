@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
+from . import operations
+from .operations import TIMED, home
 from .shortest import check
 from .world import WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND, Setting
 
@@ -83,6 +86,51 @@ def test_every_schedule_of_the_long_pairs_and_of_other_models_keeps_what_must_ho
 )
 def test_pairs_with_all_kinds_of_objects(begin: str, names: tuple[str, str]) -> None:
     explored(begin, SETTINGS["all kinds"], [names])
+
+
+MISUSE = {frozenset({"schedule"}): "one thread at a time schedules"}
+"""Pairs that their docstrings forbid."""
+
+SHORT = ("read p", "evict", "reset", "take q")
+SERVING = {
+    "p running": ("schedule", "submit p", "decode", "preempt", "publish", "finish", "give up", "sleep"),
+    "p loading": ("schedule", "work", "give up", "sleep", "abort all", "evict", "reset"),
+    "p stored and submitted": ("schedule", "submit p", "submit q", "give up", "sleep"),
+    "p stored": ("admit p", "admit p, cancel", "cancel all", "abort all", "reset", "evict"),
+    "p opened": ("join", "transfer", "abort all", "cancel all", "reset"),
+    "p lent": ("revoke", "lend p", "device ends", "take q", "reset", "move memory"),
+    "p": ("move memory", "grow memory", "set aside", "look on", "check p", "speculate", "preempt row", *SHORT),
+}  # fmt: skip
+"""By beginning: operations whose pairs have few schedules with one preemption."""
+
+
+def pairs_with(first: str) -> list[tuple[str, tuple[str, str]]]:
+    """An operation and each that is listed from it on, with the homes of both, from which they are explored."""
+    names = list(operations.OPERATIONS)
+    found: list[tuple[str, tuple[str, str]]] = []
+    for second in names[names.index(first) :]:
+        if frozenset({first, second}) not in MISUSE:
+            found += [(begin, (first, second)) for begin in dict.fromkeys((home(first), home(second)))]
+    return found
+
+
+def setting_of(names: Sequence[str], profile: str = WITH_ONE_KIND) -> Setting:
+    """A world for some operations."""
+    return Setting(profile, timed=bool(TIMED & set(names)))
+
+
+@pytest.mark.parametrize("begin", SERVING)
+def test_every_pair_of_an_engine_s_operations_keeps_what_must_hold_with_one_preemption(begin: str) -> None:
+    for names in itertools.combinations_with_replacement(SERVING[begin], 2):
+        if frozenset(names) not in MISUSE:
+            print(begin, names, check(begin, names, setting_of(names), bound=1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", operations.OPERATIONS)
+def test_every_pair_of_all_operations_keeps_what_must_hold_with_one_preemption(first: str) -> None:
+    for begin, names in pairs_with(first):
+        print(begin, names, check(begin, names, setting_of(names), bound=1))
 
 
 LOCAL = [

@@ -24,6 +24,7 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.store import StoreError
+from kvfsm.runtime.ticket import Ticket
 from kvfsm.runtime.trace import EventTrace
 from kvfsm.spec.checking.traces.validate import Validator
 from kvfsm.spec.language.load import load_spec
@@ -117,6 +118,8 @@ class World:
             self.store = SplitLocalStore(scheduler, self.touch, self.profile, self.events)
         self.lock = self.setting.lock(scheduler)
         self.time = 0.0  # of deadlines
+        self.held: list[Lease] = []  # by somebody who does not come back
+        self.opened: list[Ticket] = []  # loads that a beginning has opened
         self._ticks = 0
         self.manager = self.setting.make(
             self.profile, dict.fromkeys(self.profile.kinds, self.setting.slots), self.backend, store=self.store,
@@ -318,6 +321,25 @@ class World:
         watch_memory(self.manager, self.scheduler, self.lock, self._gathered)
         self._spans = self._arenas()
 
+    def transfer(self) -> None:
+        """Move the bytes of the loads that are open, unless another does."""
+        for ticket in self.opened:
+            try:
+                ticket.transfer()
+            except Refused as refused:
+                self.tell(f"not moved: {refused.refusal.name}")
+        self.read(self.p)
+
+    def end_held(self) -> None:
+        """Leases and loads of a beginning end, unless an operation has ended them."""
+        for lease in self.held:
+            with contextlib.suppress(Refused):
+                self.manager.release(lease)
+        for ticket in self.opened:
+            for end in (ticket.abort, ticket.quiesce):
+                with contextlib.suppress(Refused):
+                    end()
+
     def load_abort(self, keys: Keys) -> None:
         """A transfer whose owner goes while its bytes arrive."""
         answer = self.manager.match(keys)
@@ -399,6 +421,7 @@ class World:
         if wrong:
             return wrong
         self.device_reads = False
+        self.end_held()
         wrong += self.serving.over()
         before = len(self.wrong)
         wrong += self.check_hits("afterwards")
