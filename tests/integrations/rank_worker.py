@@ -1,4 +1,4 @@
-"""One of four processes that agree over gloo: run as ``python rank_worker.py RANK PORT``, reports a line of JSON.
+"""One of four processes that agree over gloo: ``python -m tests.integrations.rank_worker RANK PORT`` reports JSON.
 
 The scenarios come one after the other, each on a process group of its own, so that losing one group leaves the next.
 """
@@ -23,31 +23,13 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.integrations.torch_ranks import TorchGroup
 from kvfsm.runtime.manager import Manager
 
+from ..runtime.meddling import Meddling
+
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
 LONG, SHORT = 120.0, 6.0  # seconds: more than any delay here, and what is waited for who never comes
 PROMPT = list(range(10 * A + 1))
 CUTS = {0: (2, 5, 8), 1: (2, 8), 2: (2, 5), 3: (2, 5, 9)}  # windows and tails are kept where fills end
-
-
-class Wrapped:
-    """A group that does something before each of its calls."""
-
-    def __init__(self, group: TorchGroup, before: Callable[[int], None]) -> None:
-        self.group, self.before, self.calls = group, before, 0
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        return self.group.size
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        self.calls += 1
-        self.before(self.calls)
-        return self.group.all_gather(data)
 
 
 def filled(cuts: tuple[int, ...]) -> Manager:
@@ -98,7 +80,7 @@ class Worker:
         """Steps in between which each rank evicts by its own lights; rank 3 is slow."""
         manager = filled(CUTS[self.rank])
         keys, steps = manager.keys(PROMPT), []
-        agreement = Agreement(Wrapped(self.group(LONG), lambda n: time.sleep(0.2 if self.rank == 3 else 0)), manager)
+        agreement = Agreement(Meddling(self.group(LONG), lambda n: time.sleep(0.2 if self.rank == 3 else 0)), manager)
         own = [manager.boundaries(keys).tolist()]
         steps.append(told(agreement.step([Ask(keys), Ask(keys, 2 * A + 1), Ask(manager.keys([7] * 99))])))
         if self.rank == 1:  # of its two windows the one that was leased longer ago goes
@@ -122,7 +104,7 @@ class Worker:
                 manager.evict("swa_window", 2)  # those at 2 and 5: the one at 8 is leased, being its greatest
 
         keys = manager.keys(PROMPT)
-        agreement = Agreement(Wrapped(self.group(LONG), lose), manager)
+        agreement = Agreement(Meddling(self.group(LONG), lose), manager)
         steps = [told(agreement.step([Ask(keys)]))]
         self.report["losing"] = {"steps": steps, "exchanges": agreement.exchanges, "held": len(manager.receipts)}
 
@@ -158,7 +140,7 @@ class Worker:
             if self.rank == 2 and call == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        agreement = Agreement(Wrapped(groups[0], die), manager)
+        agreement = Agreement(Meddling(groups[0], die), manager)
         ask = Ask(manager.keys(PROMPT))
         self.report["killed"] = failed(lambda: agreement.step([ask]), manager)
         try:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-WORKER = Path(__file__).with_name("rank_worker.py")
+REPO = Path(__file__).parents[2]
+WORKER = [sys.executable, "-m", "tests.integrations.rank_worker"]
 LEFT = (0, 1, 3)
 CUTS_OF_2 = (2, 5)
 Reports = dict[int, dict[str, Any]]
@@ -28,7 +29,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         said = [files.enter_context((folder / f"{rank}.out").open("w")) for rank in range(4)]
         wrong = [files.enter_context((folder / f"{rank}.err").open("w")) for rank in range(4)]
         workers = [
-            subprocess.Popen([sys.executable, str(WORKER), str(rank), str(store.port)], stdout=out, stderr=err)
+            subprocess.Popen([*WORKER, str(rank), str(store.port)], cwd=REPO, stdout=out, stderr=err)
             for rank, (out, err) in enumerate(zip(said, wrong, strict=True))
         ]
         try:

@@ -22,12 +22,12 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
-from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Found, Item, Namespace, ObjectId, StoreError, StoreFailed
 
 from ..stores.faulty_files import FaultyFiles
+from .tagged import write, wrong_bytes
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -249,34 +249,6 @@ class World:
             wrong = wrong_bytes(keys, lease)
             assert not wrong, wrong
             return lease.length // A
-
-
-def tag(keys: Keys, place: int, paged: bool) -> int:
-    """A byte that names the prefix which ends at a granule, or at a boundary."""
-    return keys.digest(place if paged else place - 1)[0]
-
-
-def write(keys: Keys, fill: Fill) -> None:
-    """All bytes of a fill."""
-    for kind in fill.kinds:
-        paged = kind in ("compressed_kv", "indexer_state")
-        for part in PROFILE.layouts[kind].parts:
-            view = fill.view(kind, part.name, part.layer)
-            for n, place in enumerate(fill.places[kind].tolist()):
-                view[n] = tag(keys, place, paged)
-
-
-def wrong_bytes(keys: Keys, lease: Lease) -> list[str]:
-    """Places whose bytes are not those of the prefix; of lossy entries, those of other kinds."""
-    wrong, boundary = [], lease.length // A
-    for kind in lease.slots:
-        paged = kind in ("compressed_kv", "indexer_state")
-        for part in PROFILE.layouts[kind].parts if lease.exact or kind != "compressed_kv" else ():
-            view = lease.view(kind, part.name, part.layer)
-            for n, place in enumerate(range(boundary) if paged else [boundary]):
-                if not (view[n] == tag(keys, place, paged)).all():
-                    wrong.append(f"{kind} {place} has bytes of something else")
-    return wrong
 
 
 def fault(name: str) -> Exception:

@@ -26,6 +26,8 @@ from kvfsm.runtime.ranks import Group, LocalGroup
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 
+from .meddling import Meddling
+
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
 PROMPT = list(range(12 * A + 1))
@@ -72,26 +74,6 @@ def together(
         thread.join(120)
         assert not thread.is_alive()
     return results
-
-
-class Meddling:
-    """A group of which somebody does something before, or with what was heard after, each call."""
-
-    def __init__(self, group: Group, before: Callable[[int], None]) -> None:
-        self.group, self.before, self.calls = group, before, 0
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        return self.group.size
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        self.calls += 1
-        self.before(self.calls)
-        return self.group.all_gather(data)
 
 
 def nothing_held(managers: Sequence[Manager]) -> bool:

@@ -19,3 +19,9 @@ def test_every_module_of_the_table_exists() -> None:
     named = re.findall(r"`(\w+\.py)`", README.read_text("utf-8"))
     assert [name for name in named if not (README.parent / name).exists()] == []
     assert len(named) > 20
+
+
+def test_every_module_is_in_the_table() -> None:
+    named = set(re.findall(r"`(\w+\.py)`", README.read_text("utf-8").split("## The files")[1]))
+    there = {path.name for path in README.parent.glob("*.py")} - {"__init__.py"}
+    assert sorted(there - named) == []

@@ -8,11 +8,10 @@ and the last events are a path of the model.
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,7 @@ ASKING, WORKERS = 4, 2  # threads; beside them the engine, one who gives up, and
 LIVE = 24  # requests at most
 EVENTS = 20_000  # that the ring keeps
 
-
-@pytest.fixture(autouse=True)
-def short_slices() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("short_slices")
 
 
 class Failing(LocalStore):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,25 +12,18 @@ import pytest
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.audit import audit
 from kvfsm.runtime.errors import Refused
-from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
-from kvfsm.runtime.keys import Keys
-from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import Found, ObjectId, Verdict
+
+from .tagged import write, wrong_bytes
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
 GRANULES = 5
 
-
-@pytest.fixture(autouse=True)
-def short_slices() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("short_slices")
 
 
 class FlakyStore(MemoryStore):
@@ -44,32 +35,6 @@ class FlakyStore(MemoryStore):
 
     def get(self, id: ObjectId, into: Any) -> Found:
         return Found(Verdict.INTEGRITY) if self._chance.random() < 0.05 else super().get(id, into)
-
-
-def tag_of(keys: Keys, place: int, granule: bool) -> int:
-    """A byte that names the prefix which ends at a granule, or at a boundary."""
-    return keys.digest(place if granule else place - 1)[0]
-
-
-def write(keys: Keys, fill: Fill) -> None:
-    for kind in fill.kinds:
-        paged = kind in ("compressed_kv", "indexer_state")
-        for part in PROFILE.layouts[kind].parts:
-            view = fill.view(kind, part.name, part.layer)
-            for n, place in enumerate(fill.places[kind].tolist()):
-                view[n] = tag_of(keys, place, paged)
-
-
-def wrong_bytes(keys: Keys, lease: Lease) -> list[str]:
-    wrong, boundary = [], lease.length // A
-    for kind in lease.slots:
-        paged = kind in ("compressed_kv", "indexer_state")
-        for part in PROFILE.layouts[kind].parts[:2]:
-            view = lease.view(kind, part.name, part.layer)
-            for n, place in enumerate(range(boundary) if paged else [boundary]):
-                if not (view[n] == tag_of(keys, place, paged)).all():
-                    wrong.append(f"{kind} {place}")
-    return wrong
 
 
 def prompts() -> list[np.ndarray]:
