@@ -8,7 +8,7 @@ The device writes drafts to the places of the positions after the last committed
 
 It leaves the tail's carry alone until drafts are accepted. So drafts overwrite nothing of committed tokens as long as
 positions from the start of the unfinished stretch to the last draft, and those that the window still reads, have rows
-of their own; there are as many more as a profile declares rows for.
+of their own: ``drafts`` in a model's spec gives so many at every position, and without it there are what is left.
 """
 
 from __future__ import annotations

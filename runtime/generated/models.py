@@ -449,6 +449,7 @@ def tiny_deepseek_v4() -> Profile:
         identity="weights=tiny-random;positions=rope-interleaved;dtype=float32;scores=folded",
         window=16,
         window_policy="checkpoint",
+        retained=4,
         scores="folded",
         groups=(
             GroupPlan(
@@ -473,10 +474,10 @@ def tiny_deepseek_v4() -> Profile:
                 parts=(
                     PartPlan("overlap_kv", 4, (32,), "float32", "kv", "carry"),
                     PartPlan("overlap_gate", 4, (32,), "float32", "gate_bias_folded", "carry"),
-                    PartPlan("pending_kv", 3, (64,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 3, (64,), "float32", "gate_raw", "pending"),
-                    PartPlan("pending_indexer_kv", 3, (32,), "float32", "index_kv", "pending"),
-                    PartPlan("pending_indexer_gate", 3, (32,), "float32", "gate_raw", "pending"),
+                    PartPlan("pending_kv", 7, (64,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 7, (64,), "float32", "gate_raw", "pending"),
+                    PartPlan("pending_indexer_kv", 7, (32,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 7, (32,), "float32", "gate_raw", "pending"),
                 ),
             ),
             GroupPlan(
@@ -485,23 +486,23 @@ def tiny_deepseek_v4() -> Profile:
                 layers=(1, 3),
                 ratio=16,
                 parts=(
-                    PartPlan("pending_kv", 15, (32,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 15, (32,), "float32", "gate_raw", "pending"),
+                    PartPlan("pending_kv", 19, (32,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 19, (32,), "float32", "gate_raw", "pending"),
                 ),
             ),
             GroupPlan(
                 name="shared_window",
                 object="swa_window",
                 layers=(1, 2, 3, 4),
-                parts=(PartPlan("keys", 15, (1, 32), "float32", "key_and_value", "window"),),
+                parts=(PartPlan("keys", 19, (1, 32), "float32", "key_and_value", "window"),),
             ),
             GroupPlan(
                 name="window",
                 object="swa_window",
                 layers=(0,),
                 parts=(
-                    PartPlan("keys", 15, (1, 32), "float32", "key", "window"),
-                    PartPlan("values", 15, (1, 32), "float32", "value", "window"),
+                    PartPlan("keys", 19, (1, 32), "float32", "key", "window"),
+                    PartPlan("values", 19, (1, 32), "float32", "value", "window"),
                 ),
             ),
             GroupPlan(

@@ -40,7 +40,7 @@ PROFILE_CODES: Mapping[str, CodeInfo] = {
     ),
     "E507": CodeInfo(
         "a window and its policy",
-        "Window rows, a policy and a window belong together.",
+        "Window rows, a policy and a window belong together, and drafts with rows that they would overwrite.",
         "window_policy: checkpoint    # wrong without window:",
     ),
     "E508": CodeInfo(

@@ -155,7 +155,7 @@ class _Profile:
     def read(self, root: Node, stem: str) -> ProfileSpec | None:
         problems = self.problems
         required = ("model", "title", "source", "granule", "layer_count", "identity", "groups")
-        optional = ("window", "window_policy", "window_block", "retained", "alignment", "offset_bits")
+        optional = ("window", "window_policy", "window_block", "retained", "drafts", "alignment", "offset_bits")
         keys = keys_of(root, "a model profile", problems, required, optional)
         name = self._name(keys.get("model"), stem)
         title = text_of(keys.get("title"), "the title", problems)
@@ -182,6 +182,10 @@ class _Profile:
         if len(whole) == len(groups) and groups:
             self._granule_fits(keys.get("granule"), whole)
             known = self.policy != "blocks" or self.window_block is not None  # else said by _window
+            roles = {part.role for group in whole for part in group.parts}
+            if "drafts" in keys and not roles & {"window", "pending"}:
+                fix = "drop it: drafts have room in the pools"
+                problems.add("E507", keys["drafts"].at, "'drafts' without a window or pending rows", fix)
             if self.window and known and not any(part.role == "window" for group in whole for part in group.parts):
                 fix = "add a group with 'rows: window', or drop the window"
                 problems.add("E507", keys["window"].at, "no group holds the window's rows", fix)
@@ -226,6 +230,12 @@ class _Profile:
         self.policy = choice_of(keys.get("window_policy"), "the window policy", problems, POLICIES)
         self.window_block = number_of(keys.get("window_block"), "the window block", problems, 1, _TOKENS_MAX)
         self.retained = self._number(keys, "retained", "the rows retained", 0, 0, _TOKENS_MAX)
+        self.drafts = self._number(keys, "drafts", "the drafts", 0, 0, _TOKENS_MAX)
+        if self.window and "retained" not in keys:
+            self.retained = self.drafts
+        elif self.window and self.retained < self.drafts:
+            found = f"{self.retained} rows retained, and {self.drafts} drafts would overwrite what is read"
+            problems.add("E507", keys["retained"].at, found, f"write 'retained: {self.drafts}', or drop 'retained:'")
         for key in ("window_policy", "window_block", "retained"):
             if key in keys and "window" not in keys:
                 problems.add("E507", keys[key].at, f"'{key}' without a window", f"add 'window:', or drop '{key}:'")
@@ -389,7 +399,7 @@ class _Profile:
                 if ratio == 1:
                     fix = "drop the part, or give the group its ratio"
                     self.problems.add("E514", node.at, f"{what}: at ratio 1 no row is ever pending", fix)
-                return role, ratio - 1
+                return role, ratio - 1 + self.drafts
             case "window":
                 if self.window is None:
                     self.problems.add(

@@ -192,6 +192,7 @@ def profile_schema(machines: Sequence[str]) -> _Schema:
         "window_policy": _words(POLICIES),
         "window_block": count,
         "retained": count,
+        "drafts": count,
         "alignment": count,
         "offset_bits": count,
         "identity": identity,

@@ -52,7 +52,7 @@ def in_blocks(retained: int = 16) -> Profile:
 def roomy() -> dict[str, Profile]:
     """Models of every sort, with room for drafts."""
     made = {"compressing": compressing(), "in_blocks": in_blocks()}
-    return made | {name: PROFILES[name] for name in ("tiny_llama", "tiny_deepseek_v32")}
+    return made | {name: PROFILES[name] for name in ("tiny_llama", "tiny_deepseek_v32", "tiny_deepseek_v4")}
 
 
 def make(profile: Profile, slots: int = 64, rows: int = 16, **options: Any) -> Manager:

@@ -39,6 +39,21 @@ def test_rejected_drafts_leave_every_group_as_it_was(name: str, tokens: int) -> 
     audited(manager)
 
 
+def test_a_profile_sized_for_drafts_has_room_for_them_at_every_position() -> None:
+    manager = make(PROFILES["tiny_deepseek_v4"])
+    requests, row = manager.requests, manager.requests.admit(1)
+    rooms = []
+    for _ in range(70):
+        rooms.append(int(requests.draft_room([row])[0]))
+        requests.step([row])
+    assert min(rooms) == 4
+    requests.propose([row], 4)
+    for tokens in range(1, 71):
+        start = requests.admit(tokens)
+        assert requests.draft_room([start])[0] >= 4
+        requests.finish(start)
+
+
 def test_a_reject_that_forgets_the_window_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = make(in_blocks())
     row = manager.requests.admit(30)

@@ -339,7 +339,7 @@ def test_the_shipped_profile_passes_its_own_checks() -> None:
         ({"granule": 24}, "granule 24 is not a multiple of A=16.*\n.*such as 32"),
         ({"granule": 64}, "rows x ratio .* is not the granule 64"),
         ({"window": 17}, r"groups have windows \[16\]"),
-        ({"retained": 1}, "15 rows, but a window slot holds 16"),
+        ({"retained": 1}, "19 rows, but a window slot holds 16"),
         ({"window_policy": None}, "give both or neither"),
         ({"window_policy": "blocks"}, "with window_block None"),
         ({"window_block": 16}, '"blocks" only'),

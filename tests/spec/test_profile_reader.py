@@ -128,6 +128,7 @@ MISTAKES = [
     ("window: 9\nwindow_policy: checkpoint\n", "", "E507", 26, "the profile has no window", "add 'window:'"),
     ("window: 9\n", "", "E507", 6, "'window_policy' without a window", "add 'window:'"),
     ("window_policy: checkpoint\n", "", "E507", 6, "the window has no policy", "window_policy: blocks"),
+    ("window: 9\n", "window: 9\nretained: 2\ndrafts: 3\n", "E507", 7, "2 rows retained, and 3 drafts", "'retained: 3'"),
     ("checkpoint", "blocks", "E508", 7, "does not say how long a block is", "window_block"),
     ("checkpoint", "checkpoint\nwindow_block: 8", "E508", 8, "has no blocks", "drop"),
     ("checkpoint", "blocks\nwindow_block: 12", "E501", 8, "12 tokens does not divide the granule 32", "such as 96"),
