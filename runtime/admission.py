@@ -194,10 +194,14 @@ class Admission:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:
             self._manager.unpark()
+            given = self._manager.core.room.given
             for way in self._ways(answer, tokens, step):
                 never = self._never(way, tokens)
                 if never is None:
-                    return self._begin(way, answer, tokens, step, owner)
+                    decision = self._begin(way, answer, tokens, step, owner)
+                    if isinstance(decision, Deferred):
+                        self._manager.core.room.given = given
+                    return decision
         assert never is not None
         return never
 

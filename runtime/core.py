@@ -24,6 +24,7 @@ from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
 from .policy import WindowPolicy
 from .pool import Pool, Slots
 from .profile import Profile
+from .room import Room
 from .table import Eviction, OnEvent, Table
 from .tenants import Tenants, evict_in_turn
 from .tombstones import Tombstones
@@ -68,6 +69,7 @@ class Core:
         self._tenants = Tenants(min(numbers)) if numbers else None
         self._cold, self._on_event, self._isolation = cold, on_event, isolation
         rules = rules_of(profile)
+        self.room = Room()
         self.pools = self.make_pools(slots, buffers)
         self.scratch: dict[str, Slots] = {}  # a slot a kind for writes that are nobody's, once they are set aside
         self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)
@@ -88,7 +90,14 @@ class Core:
         cold = {"compressed_kv": self._cold}
         pools = {
             kind: Pool(
-                kind, self._tables[kind], arenas[kind], kind_rules, cold.get(kind, 0), self._on_event, self._isolation
+                kind,
+                self._tables[kind],
+                arenas[kind],
+                kind_rules,
+                cold.get(kind, 0),
+                self._on_event,
+                self._isolation,
+                self.room,
             )
             for kind, kind_rules in rules.items()
         }
@@ -457,6 +466,7 @@ class Core:
 
     def offer(self, segment: Segment, at: int) -> None:
         """Leases or transfers on the chain up to granule ``at`` have ended: its end may be evicted."""
+        self.room.given += 1
         segment = self.index.climb(segment, at)
         for leaves in self.leaf_first.values():
             leaves.offer_chain(segment)

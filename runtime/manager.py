@@ -130,7 +130,9 @@ class Manager:
         self.layers = LayerCounts()
         self.epoch = 1
         self.store_failures = 0
-        self.lock = Guard(lock(), lambda: audit(self).violations, None if trace is None else trace.last)
+        self.lock = Guard(
+            lock(), lambda: audit(self).violations, None if trace is None else trace.last, self._tell_room
+        )
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
         self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
         self.clock = clock or itertools.count(1).__next__
@@ -548,6 +550,15 @@ class Manager:
             self.matcher = self._make_matcher()
             return self.memory.move()
 
+    def watch_room(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called, under the lock, whenever somebody who lacked room may find some by now.
+
+        That is when slots have come back, or may be evicted again, whoever held them; and when the manager was
+        poisoned. What the device ends counts when somebody asks it: any call that takes or gives slots does.
+        """
+        with self.lock:
+            self.core.room.watch(call)
+
     def table(self, made: type[T], slots: int) -> T:
         """Words of a safeguard, told and recorded as those of the pools are; to be changed under the lock."""
         self.lock.check()
@@ -720,6 +731,9 @@ class Manager:
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}
         return Matcher(self, alignment(arenas, *self._multiples))
+
+    def _tell_room(self, poisoned: bool) -> None:
+        self.core.room.tell(anyway=poisoned)
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:

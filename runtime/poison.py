@@ -37,21 +37,26 @@ class Guard:
         lock: made once; used as a context manager only.
         audit: says what is wrong, as sentences that begin with an invariant's name; called under the lock.
         events: the last calls of events, oldest first; None where none are recorded.
+        left: called under the lock each time before it is let go; told whether the manager is poisoned.
 
     Attributes:
         lock: the lock itself, for what may look at a poisoned manager.
         reason: why it is poisoned; None while it is not.
     """
 
-    __slots__ = ("_audit", "_enter", "_events", "_exit", "lock", "reason")
+    __slots__ = ("_audit", "_enter", "_events", "_exit", "_left", "lock", "reason")
 
     def __init__(
-        self, lock: Lock, audit: Callable[[], Iterable[str]], events: Callable[[int], tuple[str, ...]] | None = None
+        self,
+        lock: Lock,
+        audit: Callable[[], Iterable[str]],
+        events: Callable[[int], tuple[str, ...]] | None = None,
+        left: Callable[[bool], None] = lambda poisoned: None,
     ) -> None:
         self.lock = lock
         self.reason: Poisoned | None = None
         self._enter, self._exit = lock.__enter__, lock.__exit__
-        self._audit, self._events = audit, events
+        self._audit, self._events, self._left = audit, events, left
 
     def __enter__(self) -> Guard:
         self._enter()
@@ -65,6 +70,7 @@ class Guard:
     ) -> None:
         if error is not None and not isinstance(error, Refused):
             self._judge(error)
+        self._left(self.reason is not None)
         self._exit(kind, error, trace)
 
     def check(self) -> None:

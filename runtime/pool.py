@@ -19,6 +19,7 @@ from .errors import Broken, Refused
 from .isolation import CLEAN, UNKNOWN, Isolation
 from .keeping import NEVER, Keeping
 from .kinds import Rules
+from .room import Room
 from .table import OnEvent, Table
 
 Slots = npt.NDArray[np.intp]
@@ -35,6 +36,7 @@ class Pool:
         cold: slots beside them for packed copies.
         on_event: told of each event, see ``Table``.
         isolation: clears slots that go to another tenant; None: nobody does.
+        room: told when slots come back.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Pool:
         cold: int = 0,
         on_event: OnEvent | None = None,
         isolation: Isolation | None = None,
+        room: Room | None = None,
     ) -> None:
         self.kind = kind
         self.arena = arena
@@ -60,6 +63,7 @@ class Pool:
         self.usage: Counter[int] = Counter()  # slots in use of each tenant, where the spec keeps whose they are
         self.left = np.full(self.hot, CLEAN, np.int64)  # whose bytes lie in each slot, see ``isolation.py``
         self._isolation = isolation
+        self._room = room or Room()
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
 
     def __len__(self) -> int:
@@ -122,6 +126,7 @@ class Pool:
         """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
         if not len(slots):
             return
+        self._room.given += 1
         if "tenant" in self.meta:
             self.usage.subtract(self.meta["tenant"][slots].tolist())
         usable = self.usable(slots)

@@ -78,6 +78,7 @@ class _Waiting:
     start: float  # virtual time at which its owner's turn begins
     passed: int = 0  # turns that could not be granted
     stops: bool = False  # whether those who hold nothing wait behind it now
+    granted: bool = False
 
     def key(self, ageing: float) -> tuple[bool, float, float, int]:
         # A smaller start is the earlier turn; what ageing takes off grows with the time waited. As all grow alike, the
@@ -89,6 +90,7 @@ class _Waiting:
 class _Line:
     waiting: dict[int, _Waiting] = field(default_factory=dict)
     spent: float = 0.0  # in the round that is under way
+    cut: bool = False  # whether turns of this round were left over for want of budget
     now: float = 0.0  # virtual: where the turn granted last began
     finished: dict[str, float] = field(default_factory=dict)  # by owner, where its last turn asked for ends
 
@@ -194,7 +196,9 @@ class Queues:
     def granted(self, request: int) -> None:
         """A request's turn was granted, and it waits for nothing any more."""
         line = self._lines[self._where.pop(request)]
-        line.now = max(line.now, line.waiting.pop(request).start)
+        waiting = line.waiting.pop(request)
+        waiting.granted = True
+        line.now = max(line.now, waiting.start)
         self._forget(line)
 
     def passed(self, request: int, *, stops: bool = True) -> None:
@@ -213,14 +217,18 @@ class Queues:
         """The time at which the first came of those who wait in a queue; infinity where nobody does."""
         return min((waiting.since for waiting in self._lines[queue].waiting.values()), default=float("inf"))
 
+    def cut(self, queue: Queue) -> bool:
+        """Whether turns of the last round of a queue were left over because others have spent its budget."""
+        return self._lines[queue].cut
+
     def turns(
         self, queue: Queue, budget: float, *, holders: bool | None = None, first: int | None = None
     ) -> Iterator[int]:
         """Whose turn it is in a queue, first to last, as far as a budget goes.
 
-        The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; what
-        was passed costs nothing. The first turn is offered even where it costs more than the budget, so that none is
-        too large for ever.
+        The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; only
+        what was granted, or moved, costs anything. The first turn is offered even where it costs more than the budget,
+        so that none is too large for ever.
 
         Args:
             queue: which one.
@@ -232,20 +240,20 @@ class Queues:
         line = self._lines[queue]
         if holders is not False:
             line.spent = 0.0
+        line.cut = False
         for waiting in sorted(line.waiting.values(), key=lambda one: (one.request != first, one.key(self._ageing))):
             if line.waiting.get(waiting.request) is not waiting:  # left while others had their turns
                 continue
             if holders is not None and waiting.holds is not holders:
                 continue
             if budget <= 0 or (line.spent and line.spent + waiting.cost > budget):
+                line.cut = budget > 0
                 return
-            passed = waiting.passed
             yield waiting.request
-            if line.waiting.get(waiting.request) is waiting and waiting.passed > passed:
-                if waiting.stops and not waiting.holds:
-                    return
-            else:
+            if waiting.granted:
                 line.spent += waiting.cost
+            elif waiting.stops and not waiting.holds and line.waiting.get(waiting.request) is waiting:
+                return
 
     @staticmethod
     def _forget(line: _Line) -> None:

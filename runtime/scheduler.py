@@ -101,6 +101,7 @@ class Scheduler:
         self.live = self._requests.by_number
         self._changed = threading.Event()
         wake = self._changed.set
+        manager.watch_room(wake)
         self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock())
         self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
         self._turns = Turns(
@@ -217,11 +218,17 @@ class Scheduler:
         return work
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until something has changed since the last ``schedule`` began; False when the time is up first.
+        """Wait until there may be turns since the last ``schedule`` began; False when the time is up first.
 
-        What others than this scheduler's requests give back, and what the device does, is no such change.
+        Whoever gives room back wakes it, be it no request of this scheduler, and so do loads that end. But no one is
+        told when the device ends: where slots wait for that (``done``), the engine calls ``wake`` when a step of its
+        has ended, or gives a timeout.
         """
         return self._changed.wait(timeout)
+
+    def wake(self) -> None:
+        """The device has ended something: whoever waits looks again. From any thread."""
+        self._changed.set()
 
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.

@@ -100,6 +100,8 @@ class Turns:
             turns = self._requests.queues.turns(queue, budget, holders=holders, first=first)
             while queue not in self._stopped and (live := self._next(turns)) is not None:
                 self._turn(live, queue)
+            if self._requests.queues.cut(queue):
+                self._changed()  # the next round has a budget of its own
 
     def _order(self) -> list[Queue]:
         """Queues in which somebody waits longer come first; before them that of the claimant."""

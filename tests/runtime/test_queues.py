@@ -156,6 +156,41 @@ def test_who_is_removed_has_paid_nothing() -> None:
     assert served(queues, Queue.RESIDENT, 10) == [2]  # as if it had been the first
 
 
+def test_what_leaves_without_a_grant_costs_nothing_and_what_the_budget_leaves_over_is_told() -> None:
+    queues, offered = Queues(), list[int]()
+    for request in range(5):
+        queues.put(request, Queue.DISK, cost=10, now=0)
+    for request in queues.turns(Queue.DISK, 20):
+        offered.append(request)
+        (queues.remove if request < 2 else queues.granted)(request)
+    assert offered == [0, 1, 2, 3] and queues.cut(Queue.DISK)
+    assert served(queues, Queue.DISK, 20) == [4] and not queues.cut(Queue.DISK)
+    queues.put(5, Queue.DISK, cost=10, now=0)
+    assert served(queues, Queue.DISK, 0) == [] and not queues.cut(Queue.DISK)  # no later round has more
+
+
+def test_the_first_turn_of_a_round_can_be_given_to_anybody() -> None:
+    queues = Queues()
+    for request in range(3):
+        queues.put(request, Queue.DISK, cost=1, now=request)
+    assert list(queues.turns(Queue.DISK, 10, first=2)) == [2, 0, 1]
+
+
+def test_one_whose_turn_keeps_nothing_from_others_is_passed_without_end() -> None:
+    queues = Queues(patience=0)
+    for request in range(3):
+        queues.put(request, Queue.RESIDENT, cost=1, now=request)
+
+    def round_(*, stops: bool) -> list[int]:
+        found = []
+        for request in queues.turns(Queue.RESIDENT, 10):
+            found.append(request)
+            queues.passed(request, stops=stops)
+        return found
+
+    assert [round_(stops=False), round_(stops=True), round_(stops=False)] == [[0, 1, 2], [0], [0, 1, 2]]
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
