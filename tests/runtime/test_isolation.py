@@ -20,6 +20,7 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
+from kvfsm.runtime.ticket import Ticket
 
 SECRET, OURS = 0xA5, 7
 A_SALT, B_SALT = b"tenant a", b"tenant b"
@@ -189,14 +190,19 @@ def row_over_a_lease(world: World) -> Seen:
         return seen + [one.copy() for one in world.bytes_of(lease.slots)]
 
 
-def load_that_fails(world: World) -> Seen:
-    """Destinations before any byte, and the same slots in a fill after the load was given up half way."""
+def begun_load(world: World) -> tuple[Manager, Keys, Ticket]:
+    """What another tenant has published comes back from the store, into slots that were ours."""
     world.publish(B_SALT)
     world.spill()
     manager, keys = world.manager, world.keys(B_SALT)
     plan = manager.match(keys).plan
     assert plan is not None
-    ticket = manager.load_begin(plan)
+    return manager, keys, manager.load_begin(plan)
+
+
+def load_that_fails(world: World) -> Seen:
+    """Destinations before any byte, and the same slots in a fill after the load was given up half way."""
+    manager, keys, ticket = begun_load(world)
     held = {kind: ticket.all_slots(kind) for kind in manager.core.pools}
     seen = [one.copy() for one in world.bytes_of(held)]
     for kind, slots in held.items():  # half of the bytes of half of the slots arrive
@@ -208,12 +214,7 @@ def load_that_fails(world: World) -> Seen:
 
 
 def load_that_succeeds(world: World) -> Seen:
-    world.publish(B_SALT)
-    world.spill()
-    manager, keys = world.manager, world.keys(B_SALT)
-    plan = manager.match(keys).plan
-    assert plan is not None
-    ticket = manager.load_begin(plan)
+    manager, keys, ticket = begun_load(world)
     seen = [one.copy() for kind in manager.core.pools for one in world.bytes_of({kind: ticket.all_slots(kind)})]
     ticket.transfer()
     with manager.acquire(manager.match(keys)) as lease:

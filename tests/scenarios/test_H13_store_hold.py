@@ -51,7 +51,7 @@ def scenario(bench: Any, open_store: Any) -> None:
     assert sorted(pool.free_slots.tolist()) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(DuplicateSlots):
         pool.release("evict", np.array([0, 0]))
-    with pytest.raises(Broken, match="S2 is broken: .* ILLEGAL"):
+    with pytest.raises(Broken, match=r"S2 is broken: .* ILLEGAL"):
         pool.release("evict", np.array([0]))
     assert sorted(pool.free_slots.tolist()) == [0, 1, 2, 3, 4, 5]
     bench.audited(manager)
