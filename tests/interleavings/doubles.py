@@ -64,6 +64,9 @@ class SplitStore:
         self._scheduler.touch(("store",), False)
         return self._epoch
 
+    def bind(self, namespace: Namespace) -> None:
+        pass
+
     def contains(self, ids: Sequence[ObjectId]) -> Any:
         self._scheduler.switch("store.contains")
         for one in ids:
@@ -166,8 +169,7 @@ class SplitLocalStore(LocalStore):
 
     def __init__(self, scheduler: Scheduler, touch: Touch, profile: Profile, events: EventTrace) -> None:
         self._place = tempfile.TemporaryDirectory()
-        layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-        namespace = Namespace(profile.identity, layouts, "", 1)
+        namespace = Namespace.of(profile)
         super().__init__(self._place.name, namespace, SplitFiles(scheduler, touch), trace=events)
         self._scheduler, self._touch = scheduler, touch
         guarded = {("store",): True}

@@ -95,6 +95,16 @@ def _fail_reset(world: World) -> None:
         world.manager.reset()
 
 
+def _then_take(op: Op) -> Op:
+    """What an operation frees is taken anew at once."""
+
+    def act(world: World) -> None:
+        op(world)
+        _take(world)
+
+    return act
+
+
 def _evict_one(kind: str) -> Op:
     return lambda world: void(world.manager.evict(kind, 9) if kind in world.profile.kinds else 0)
 
@@ -328,6 +338,9 @@ OPERATIONS: Mapping[str, Op] = {
     "admit p, cancel": lambda world: world.serving.admit(world.p, cancel=True),
     "admit p, reload": lambda world: world.serving.admit(world.p, fail=True),
     "cancel all": lambda world: world.serving.cancel_all(),
+    "cancel all, take q": _then_take(lambda world: world.serving.cancel_all()),
+    "revoke, take q": _then_take(lambda world: world.revoke()),
+    "give up, take q": _then_take(lambda world: world.serving.give_up()),
     "submit p": lambda world: world.serving.submit(world.p),
     "submit q": lambda world: world.serving.submit(world.q),
     "schedule": lambda world: world.serving.schedule(),
@@ -371,6 +384,13 @@ def _submitted(world: World) -> None:
 
 def _loading(world: World) -> None:
     _stored(world)
+    _submitted(world)
+    world.serving.schedule()
+
+
+def _joined(world: World) -> None:
+    """A second request waits for the load of the first."""
+    _loading(world)
     _submitted(world)
     world.serving.schedule()
 
@@ -422,6 +442,7 @@ BEGINNINGS: Mapping[str, Op] = {
     "p submitted": _submitted,
     "p stored and submitted": _waiting,
     "p loading": _loading,
+    "p joined": _joined,
     "p running": _running,
 }
 
@@ -431,16 +452,17 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "p and q": (),
     "p packed": ("pack, expand p", "expand p"),
     "p packed lossy": (),
-    "p lent": ("revoke",),
+    "p lent": ("revoke", "revoke, take q"),
     "p without keys": ("rebuild",),
     "p opened": ("join", "transfer"),
     "p stored": (
         "load p", "load q", "load in steps", "load fails", "load aborts", "load misses", "load, leave",
-        "abort all", "abort, take q", "admit p", "admit p, cancel", "admit p, reload", "cancel all", "list boundaries",
+        "abort all", "abort, take q", "admit p", "admit p, cancel", "admit p, reload", "cancel all",
+        "cancel all, take q", "list boundaries",
     ),
     "p submitted": (),
     "p stored and submitted": ("submit p", "submit q", "schedule"),
-    "p loading": ("work", "give up", "sleep"),
+    "p loading": ("work", "give up", "give up, take q", "sleep"),
     "p running": ("decode", "preempt", "publish", "finish"),
 }  # fmt: skip
 """Operations that have most to do after a beginning other than "p"."""

@@ -101,7 +101,7 @@ class Serving:
         self._world.tell(type(decision).__name__)
         if not isinstance(decision, Reservation):
             return
-        self._world.scheduler.touch(("reserved",), True)
+        self._world.scheduler.visit(("reserved",), True, "reserved")
         self.reserved.append(decision)
         if fail and decision.ticket is not None:
             decision.ticket.done(False, missing={})
@@ -133,7 +133,7 @@ class Serving:
 
     def cancel_all(self) -> None:
         """Give up what anybody has reserved and not entered."""
-        self._world.scheduler.touch(("reserved",), False)
+        self._world.scheduler.visit(("reserved",), False, "reserved")
         for reservation in list(self.reserved):
             try:
                 self.cancel(reservation)
@@ -154,7 +154,7 @@ class Serving:
     def submit(self, keys: Keys) -> None:
         """A request comes."""
         live = self.engine.submit(keys, owner=f"task {self._world.scheduler.number}")
-        self._world.scheduler.touch(("lives",), True)
+        self._world.scheduler.visit(("lives",), True, "lives")
         self.lives.append(live)
 
     def schedule(self) -> None:
@@ -261,7 +261,7 @@ class Serving:
         self.stepping = begins
 
     def _lives(self) -> list[Live]:
-        self._world.scheduler.touch(("lives",), False)
+        self._world.scheduler.visit(("lives",), False, "lives")
         return list(self.lives)
 
     def _each(self, verb: str, act: Callable[[Live], object]) -> None:

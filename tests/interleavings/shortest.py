@@ -82,17 +82,18 @@ def as_test(name: str, begin: str, names: Sequence[str], setting: Setting, outco
         setting: of the world.
         outcome: what a schedule came to.
     """
-    made = setting.make
-    changed = [
-        f"{one.name}={made.__name__ if one.name == 'make' else repr(getattr(setting, one.name))}"
-        for one in fields(setting)
-        if getattr(setting, one.name) != getattr(Setting(), one.name)
-    ]
-    imports = [f"from .{made.__module__.rpartition('.')[2]} import {made.__name__}"]
+    changed: list[str] = []
+    imports: list[str] = []
+    for one in fields(setting):
+        value = getattr(setting, one.name)
+        if value != getattr(Setting(), one.name):
+            changed.append(f"{one.name}={value.__name__ if one.name in ('make', 'plant') else repr(value)}")
+            if one.name in ("make", "plant"):
+                imports.append(f"from .{value.__module__.rpartition('.')[2]} import {value.__name__}")
     told = "\n".join(f"    # {line}" for line in story(outcome).splitlines())
     return "\n".join(
         [
-            *(imports if "make" in {one.partition("=")[0] for one in changed} else []),
+            *imports,
             "from .runs import once",
             "from .world import Setting",
             "",

@@ -41,14 +41,14 @@ def _guarded(manager: Manager) -> Iterator[Any]:
     yield sorted(dict(core.cold_bytes).items())
     yield core.lossy_slots, manager.epoch, len(manager.parking), manager.requests.active.tolist()
     yield {kind: slots.tolist() for kind, slots in core.scratch.items()}, len(core.deadlines._heap)
-    yield manager.requests.drafts.tolist(), manager.memory.table.words.tobytes(), manager.lock.reason is None
+    yield manager.memory.table.words.tobytes(), manager.lock.reason is None
     yield sorted((one.stage.name, one.first, str(one.loaded)) for one in dict.values(manager.reservations))
     yield sorted((one.state, one.kept, one.waiting) for one in dict.values(manager.loader.tickets))
 
 
 def _entries(manager: Manager) -> Iterator[Any]:
     rows = manager.requests._rows
-    yield rows.tokens.tolist(), rows.blocks.tolist(), rows.shared.tolist(), rows.lossy.tolist()
+    yield rows.tokens.tolist(), rows.blocks.tolist(), rows.shared.tolist(), rows.lossy.tolist(), rows.drafts.tolist()
     held: tuple[dict[Any, Any], ...] = manager.fills, manager.receipts, manager.loader.tickets
     yield tuple(dict.__len__(one) for one in held)
     yield sorted(one.moving for one in dict.values(manager.loader.tickets))

@@ -1,4 +1,4 @@
-"""Nothing public is forgotten: each call on shared state is in an operation, and each pair of operations is explored."""
+"""Nothing public is forgotten: each call on shared state is in an operation, each pair of operations is explored."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "Admission.row_behind_transfers": "the same",
     "Manager.keys": "makes keys before anything is shared",
     "Manager.table": "makes words before anything is shared",
+    "Manager.watch_room": "told once, when a scheduler is made",
     "Scheduler.begun": "awaits a Future, in a loop of asyncio; giving up from there is 'give up'",
     "Scheduler.wait": "waits for the event that 'schedule' clears; no time passes here",
     "Scheduler.where": "reads a word under the lock, as Scheduler.state does",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from kvfsm.runtime.manager import Manager
 
-from . import planted
-from .exploring import wrong
+from . import planted, planted_serving
+from .exploring import explore, wrong
 from .runs import Scenario, every
 from .scheduler import preemptions
 from .shortest import as_test, check, needed, shortest, story
-from .world import WITH_BLOCKS, Setting
+from .world import WITH_BLOCKS, WITH_ONE_KIND, Setting, World
 
 # where a race is planted, and the beginning, operations and store with which it shows; what it is told by; and the
 # number of schedules until it was
@@ -53,6 +55,45 @@ def test_a_planted_race_is_found_for_its_own_reason(make: type[Manager]) -> None
     print(f"{found}\n{story(least)}")
     assert told(least.wrong)
     assert preemptions(least.steps) <= 2
+
+
+# the same of what is beside the manager, over one kind of objects, with so many preemptions
+SERVING: Mapping[Callable[[World], None], tuple[str, tuple[str, str], int, str, int]] = {
+    planted_serving.admits_in_two_steps: ("p", ("admit p", "admit p"), 2, "two are under way, and one may be", 7),
+    planted_serving.frees_when_the_last_leaves: (
+        "p stored", ("admit p", "cancel all, take q"), 1, "bytes of compressed_kv", 8,
+    ),
+    planted_serving.admits_before_it_has: (
+        "p stored and submitted", ("schedule", "give up"), 1, "something is open still", 11,
+    ),
+    planted_serving.revokes_at_once: ("p", ("lend p", "revoke, take q"), 1, "under a deadline: bytes of", 5),
+    planted_serving.gives_up_under_the_step: (
+        "p submitted", ("schedule", "give up, take q"), 1, "afterwards: bytes of compressed_kv", 3,
+    ),
+    planted_serving.shares_drafts: ("empty", ("speculate", "read p"), 1, "after acquire: bytes of compressed_kv", 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("plant", SERVING, ids=lambda plant: plant.__name__)
+def test_a_race_planted_beside_the_manager_is_found_for_its_own_reason(plant: Callable[[World], None]) -> None:
+    begin, names, bound, reason, count = SERVING[plant]
+    scenario = Scenario(begin, names, Setting(WITH_ONE_KIND, plant=plant))
+    assert scenario.run(()).wrong == (), "one operation after the other goes well"
+
+    def told(wrong: tuple[str, ...]) -> bool:
+        return any(reason in text for text in wrong)
+
+    found = explore(scenario.run, bound=bound, until=told)
+    assert told(found.wrong), found
+    print(f"{found}\n{story(shortest(scenario, found, until=told))}")
+    assert found.schedules == count
+
+
+@pytest.mark.parametrize(("begin", "names", "bound"), [one[:3] for one in SERVING.values()])
+def test_without_the_plant_beside_the_manager_every_schedule_goes_well(
+    begin: str, names: tuple[str, str], bound: int
+) -> None:
+    print(check(begin, names, Setting(WITH_ONE_KIND), bound=bound))
 
 
 CONTROLS = sorted({(begin, names, store) for begin, names, store, *_ in PLANTED.values()})

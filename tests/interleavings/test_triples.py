@@ -8,7 +8,7 @@ import pytest
 
 from .runs import every
 from .shortest import check
-from .world import WITH_BLOCKS, WITH_ONE_KIND, Setting
+from .world import WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND, Setting
 
 SMALL = Setting(WITH_ONE_KIND, store="none")
 SHORT = ("read p", "evict", "expire p end", "pack p", "reset")
@@ -26,6 +26,37 @@ BOUNDED = [
     ("empty", ("fill p", "read p", "reset")),
 ]
 SKIPPED_UNLESS_LONG = {BOUNDED[6], BOUNDED[7], BOUNDED[8]}
+
+
+SERVING = [
+    ("p stored", ("admit p", "cancel all", "abort all")),  # admitted, cancelled, and the load ends
+    ("p joined", ("work", "give up", "schedule")),  # two wait for one load
+    ("p opened", ("join", "join", "abort all")),
+    ("p running", ("decode", "preempt", "publish")),
+    ("p running", ("schedule", "preempt", "take q")),
+    ("p lent", ("revoke", "read p", "evict")),
+    ("p", ("lend p", "revoke, take q", "device ends")),
+    ("p stored and submitted", ("schedule", "submit q", "give up")),
+    ("p loading", ("schedule", "work", "give up")),
+    ("empty", ("speculate", "fill p", "evict")),  # drafts are taken while another publishes the same
+]
+"""What an engine does at once, over one kind of objects."""
+
+
+@pytest.mark.parametrize(("begin", "names"), SERVING)
+def test_every_schedule_of_an_engine_s_triple_with_one_preemption_keeps_what_must_hold(
+    begin: str, names: tuple[str, ...]
+) -> None:
+    print(check(begin, names, Setting(WITH_ONE_KIND), bound=1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("profile", [WITH_ONE_KIND, WITH_BLOCKS, WITH_ALL_KINDS])
+@pytest.mark.parametrize(("begin", "names"), SERVING)
+def test_every_schedule_of_an_engine_s_triple_with_two_preemptions_keeps_what_must_hold(
+    begin: str, names: tuple[str, ...], profile: str
+) -> None:
+    print(check(begin, names, Setting(profile), bound=2 if profile == WITH_ONE_KIND else 1))
 
 
 @pytest.mark.parametrize(

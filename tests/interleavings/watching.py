@@ -39,6 +39,7 @@ STATE: Resource = ("state",)
 WRITES: Mapping[Resource, bool] = {STATE: True}
 GUARDS: Mapping[str, Mapping[Resource, bool]] = {
     "Manager.release": WRITES,  # what is parked is no event
+    "Manager.revoke": WRITES,  # the same
     "Manager.reset": WRITES,  # nor is an epoch
     "Manager.reallocate": WRITES,  # nor where memory lies
     "Scheduler.schedule": WRITES,  # nor what was granted and is handed over
@@ -288,15 +289,17 @@ class CheckedLock(CoopLock):
         self.snapshot: Callable[[], str] | None = None
         self.changed: list[str] = []
         self._before = ""
+        self._from = 0  # the first step of the holder
 
     def __enter__(self) -> CheckedLock:
         super().__enter__()
         if self.snapshot is not None:
-            self._before = self.snapshot()
+            self._before, self._from = self.snapshot(), len(self._scheduler.steps) - 1
         return self
 
     def __exit__(self, *given: object) -> None:
-        read_only = self.taken.touched.get(STATE) is not True
+        steps = self._scheduler.steps[self._from :]
+        read_only = not any(step.touched.get(STATE) for step in steps if step.chosen == self._scheduler.number)
         if self.snapshot is not None and read_only and self.snapshot() != self._before:
             self.changed.append(self.taken.name)
         super().__exit__(*given)

@@ -49,6 +49,7 @@ class Setting:
         cold: slots for packed copies.
         store: ``split`` in memory, ``local`` on disk, or ``none``.
         make: makes the manager; a planted race is a subclass.
+        plant: changes a world that was made; a planted race of what is beside the manager.
         lock: makes the manager's lock.
         timed: whether the specs keep a priority and an end of what is published.
         blind: first words of resources that the scheduler is not told of, to plant a wrong claim of independence.
@@ -59,6 +60,7 @@ class Setting:
     cold: int = 6
     store: str = "split"
     make: type[Manager] = Manager
+    plant: Callable[[World], None] = lambda world: None
     lock: Callable[[Scheduler], CoopLock] = lambda scheduler: CoopLock(scheduler, "manager", GUARDS)
     timed: bool = False
     blind: frozenset[str] = frozenset()
@@ -135,6 +137,7 @@ class World:
         self.told: dict[int, list[str]] = {}  # by task: what its operations came to
         self.device_reads = True
         self.published: set[tuple[int, bytes]] = set()  # epoch and prefix; epoch 0: of a live request, which goes on
+        self.setting.plant(self)
 
     # ---- what the scheduler is told ----------------------------------------------------------------------------------
 
@@ -249,6 +252,7 @@ class World:
         """The device has ended its reads."""
         self.scheduler.visit(("device",), True, "device ends")
         self.device_reads = False
+        self.serving.engine.wake()
 
     def read_both(self) -> None:
         """Acquire what two requests can reuse together, look, release."""
