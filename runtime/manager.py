@@ -46,7 +46,7 @@ from .profile import Profile
 from .rebuilding import begin_rebuild
 from .requests import RequestTable
 from .store_keys import object_ids
-from .stores.store import ObjectId, Store
+from .stores.store import Namespace, ObjectId, Store
 from .storing import Storer
 from .table import OnEvent, Table
 from .ticket import Ticket
@@ -90,6 +90,7 @@ class Manager:
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
             is out of its range.
+        OtherNamespace: the store keeps objects of another model, layout or meaning of scores.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
 
@@ -117,6 +118,8 @@ class Manager:
         kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
         _check_options(writes, scrub, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
+        if store is not None:
+            store.bind(Namespace.of(profile))
         self.profile = profile
         self.backend = backend
         self.store = store

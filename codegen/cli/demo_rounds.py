@@ -129,8 +129,7 @@ def make_manager(
 @contextmanager
 def open_store(profile: Profile, directory: str, events: EventTrace | None = None) -> Iterator[LocalStore]:
     """The local store of a profile's objects in a directory, closed at the end."""
-    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-    store = LocalStore(directory, Namespace(profile.identity, layouts, f"scores={profile.scores}"), trace=events)
+    store = LocalStore(directory, Namespace.of(profile), trace=events)
     try:
         yield store
     finally:

@@ -203,9 +203,8 @@ def _store(directory: Path, profile: Profile, events: EventTrace | None) -> Iter
     from ...runtime.stores.local import LocalStore
     from ...runtime.stores.store import Namespace, StoreError
 
-    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
     try:
-        store = LocalStore(directory, Namespace(profile.identity, layouts, f"scores={profile.scores}"), trace=events)
+        store = LocalStore(directory, Namespace.of(profile), trace=events)
     except (StoreError, OSError) as error:
         raise Misused(f"no store in '{directory}': {error}; give another --store DIR") from None
     with store:

@@ -182,6 +182,10 @@ class LocalStore:
         """See `Store`."""
         return self._epoch
 
+    def bind(self, namespace: Namespace) -> None:
+        """See `Store`."""
+        self.namespace.check(namespace)
+
     def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:
         """See `Store`."""
         names = self._directory.names(ids)

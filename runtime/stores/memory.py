@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .store import EpochEnded, Found, Item, Meta, ObjectId, Readable, Usage, Verdict, Writable
+from .store import EpochEnded, Found, Item, Meta, Namespace, ObjectId, Readable, Usage, Verdict, Writable
 
 
 class MemoryStore:
@@ -16,10 +16,12 @@ class MemoryStore:
 
     Attributes:
         objects: payload and meta of all that it holds.
+        namespace: of these objects; that of the first who binds it, None until then.
     """
 
     def __init__(self) -> None:
         self.objects: dict[ObjectId, tuple[bytes, Meta]] = {}
+        self.namespace: Namespace | None = None
         self._epoch = 1
         self._lock = threading.Lock()  # guards both
 
@@ -27,6 +29,13 @@ class MemoryStore:
     def epoch(self) -> int:
         """See ``Store.epoch``."""
         return self._epoch
+
+    def bind(self, namespace: Namespace) -> None:
+        """See ``Store.bind``."""
+        with self._lock:
+            if self.namespace is None:
+                self.namespace = namespace
+            self.namespace.check(namespace)
 
     def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:
         """See ``Store.contains``."""

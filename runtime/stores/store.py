@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import KvfsmError
+
+if TYPE_CHECKING:
+    from ..profile import Profile
 
 KEY_BYTES = 32
 
@@ -83,6 +86,18 @@ class StoreClosed(StoreError):
     """The store was closed."""
 
 
+class OtherNamespace(StoreError):
+    """The store's objects are of another model, layout or meaning than those that a manager would keep there (S20).
+
+    ``differences`` names each part that differs, with both sides.
+    """
+
+    def __init__(self, differences: Sequence[str]):
+        self.differences = tuple(differences)
+        listed = "; ".join(self.differences)
+        super().__init__(f"the store is of another namespace: {listed}; open it with Namespace.of(profile)")
+
+
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """Everything besides the key that stored bytes depend on. Unequal namespaces share no directory (S20).
@@ -119,6 +134,22 @@ class Namespace:
             "semantics": self.semantics,
             "format": self.format,
         }
+
+    @classmethod
+    def of(cls, profile: Profile) -> Namespace:
+        """The namespace of a profile's objects; every manager over a store has that of its own."""
+        layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
+        return cls(profile.identity, layouts, f"scores={profile.scores}")
+
+    def check(self, asked: Namespace) -> None:
+        """Raise OtherNamespace unless ``asked`` is this namespace."""
+        pairs = [("model identity", self.model_identity, asked.model_identity)]
+        for kind in sorted({*self.layouts, *asked.layouts}):
+            pairs.append((f"layout of {kind}", self.layouts.get(kind, "absent"), asked.layouts.get(kind, "absent")))
+        pairs += [("semantics", self.semantics, asked.semantics), ("format", str(self.format), str(asked.format))]
+        differences = [f"its {name} is {own!r}, asked for is {other!r}" for name, own, other in pairs if own != other]
+        if differences:
+            raise OtherNamespace(differences)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Namespace:
@@ -191,6 +222,15 @@ class Store(Protocol):
     @property
     def epoch(self) -> int:
         """The current reset epoch."""
+        ...
+
+    def bind(self, namespace: Namespace) -> None:
+        """Say of which namespace the objects are that a caller will keep and ask for; before anything else.
+
+        Raises:
+            OtherNamespace: the store's are of another one; the error names what differs.
+
+        """
         ...
 
     def contains(self, ids: Sequence[ObjectId]) -> NDArray[np.bool_]:

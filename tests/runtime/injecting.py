@@ -34,7 +34,7 @@ A = PROFILE.granule
 SLOTS = 16
 COLD = 8
 ROOT = Path("/disk/cache")
-NAMESPACE = Namespace(PROFILE.identity, {kind: layout.digest for kind, layout in PROFILE.layouts.items()}, "raw")
+NAMESPACE = Namespace.of(PROFILE)
 
 
 class Crash(BaseException):
@@ -106,6 +106,9 @@ class Inner:
         answer = getattr(self.store, name)(*arguments, **named)
         self._steps.step(f"store {name} ends")
         return answer
+
+    def bind(self, namespace: Namespace) -> None:
+        self.store.bind(namespace)
 
     def contains(self, ids: Sequence[ObjectId]) -> Any:
         return self._call("contains", ids)

@@ -237,10 +237,9 @@ def test_exact_is_what_holds_on_every_rank() -> None:
 
 
 def test_what_all_could_load_is_agreed_on_beside_what_all_have(tmp_path: Path) -> None:
-    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
     with ExitStack() as stack:
         stores = [
-            stack.enter_context(LocalStore(tmp_path / str(rank), Namespace(PROFILE.identity, layouts, "")))
+            stack.enter_context(LocalStore(tmp_path / str(rank), Namespace.of(PROFILE)))
             for rank in range(3)
         ]
         cuts = [(2, 4, 7, 9), (2, 7, 9), (2, 4, 7)]

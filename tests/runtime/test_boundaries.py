@@ -121,10 +121,9 @@ def test_what_match_rejects_has_no_boundaries() -> None:
 def test_loadable_are_those_that_a_match_capped_there_plans_for(seed: int, blocks: bool) -> None:
     draw = random.Random(seed)
     made = profile(blocks=blocks)
-    layouts = {kind: layout.digest for kind, layout in made.layouts.items()}
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalStore(folder, Namespace(made.identity, layouts, ""), budget_bytes=1 << 24) as store,
+        LocalStore(folder, Namespace.of(made), budget_bytes=1 << 24) as store,
     ):
         slots = dict.fromkeys(made.kinds, 60)
         writer, manager = (Manager(made, slots, NumpyBackend(), store=store) for _ in range(2))

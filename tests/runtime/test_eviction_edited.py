@@ -754,6 +754,5 @@ def test_nothing_is_left_where_the_spec_says_so(generate: Generate, tmp_path: Pa
 
 def store_for(model: str, folder: Path) -> LocalStore:
     profile = PROFILES[model]
-    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-    namespace = Namespace(profile.identity, layouts, f"scores={profile.scores}")
+    namespace = Namespace.of(profile)
     return LocalStore(folder, namespace, budget_bytes=1 << 30)

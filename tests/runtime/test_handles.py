@@ -39,8 +39,7 @@ def make(**options: Any) -> tuple[Manager, Keys]:
 
 def open_load(path: Path, **options: Any) -> tuple[Manager, Ticket]:
     """A load of two granules that the store has and memory lacks."""
-    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
-    store = LocalStore(path, Namespace(PROFILE.identity, layouts, "", 1), budget_bytes=1 << 30)
+    store = LocalStore(path, Namespace.of(PROFILE), budget_bytes=1 << 30)
     manager, keys = make(store=store, **options)
     for kind in PROFILE.kinds:
         manager.evict(kind, 99)

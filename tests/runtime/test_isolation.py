@@ -101,8 +101,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[
 
     def make(model: str) -> LocalStore:
         profile = PROFILES[model]
-        layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-        made.append(LocalStore(tmp_path, Namespace(profile.identity, layouts, "", 1), budget_bytes=1 << 30))
+        made.append(LocalStore(tmp_path, Namespace.of(profile), budget_bytes=1 << 30))
         return made[-1]
 
     yield make

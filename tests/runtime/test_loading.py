@@ -201,8 +201,7 @@ def test_what_is_missing_must_be_of_the_ticket() -> None:
 
 
 def test_a_prefix_comes_back_from_the_local_store(tmp_path: Path) -> None:
-    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
-    namespace = Namespace(PROFILE.identity, layouts, f"scores={PROFILE.scores}")
+    namespace = Namespace.of(PROFILE)
     store = LocalStore(tmp_path, namespace)
     writer = make(store)  # type: ignore[arg-type]
     put(writer, prompt_keys(writer, 3), 0, 3)

@@ -68,8 +68,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
-    namespace = Namespace(PROFILE.identity, layouts, "", 1)
+    namespace = Namespace.of(PROFILE)
     with LocalStore(tmp_path, namespace, budget_bytes=1 << 30) as store:
         manager = make(store=store)
         keys, stored = keys_of(manager), keys_of(manager, 1)

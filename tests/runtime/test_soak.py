@@ -195,8 +195,7 @@ class Soak:
 def soak(seconds: float, seed: int, name: str, directory: Path, validator: Validator) -> None:
     print(f"seed {seed}, {name}")
     profile, trace = PROFILES[name], EventTrace(capacity=EVENTS)
-    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-    store = Failing(directory, Namespace(profile.identity, layouts, f"scores={profile.scores}"))
+    store = Failing(directory, Namespace.of(profile))
     store.chance = random.Random(seed)
     until = time.monotonic() + seconds
     with store:

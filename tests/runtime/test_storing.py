@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
-from kvfsm.runtime.stores.store import EpochEnded, Item, Namespace, StoreFailed
+from kvfsm.runtime.stores.memory import MemoryStore
+from kvfsm.runtime.stores.store import EpochEnded, Item, Namespace, OtherNamespace, Store, StoreFailed
 
 NAMES = ("tiny_deepseek_v4", "tiny_gpt_oss", "tiny_gemma3")
 
@@ -33,14 +35,43 @@ class Broken(LocalStore):
 
 def make(name: str, path: Path) -> tuple[Manager, Broken]:
     profile = PROFILES[name]
-    layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-    store = Broken(path, Namespace(profile.identity, layouts, ""))
+    store = Broken(path, Namespace.of(profile))
     return manager_over(name, store), store
 
 
-def manager_over(name: str, store: LocalStore | None, **options: Any) -> Manager:
+def manager_over(name: str, store: Store | None, **options: Any) -> Manager:
     profile = PROFILES[name]
     return Manager(profile, dict.fromkeys(profile.kinds, 32), NumpyBackend(), store=store, **options)
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("layout of compressed_kv", lambda own: replace(own, layouts={**own.layouts, "compressed_kv": "padded"})),
+        ("layout of swa_window", lambda own: replace(own, layouts={"compressed_kv": own.layouts["compressed_kv"]})),
+        ("model identity", lambda own: replace(own, model_identity="other weights")),
+        ("semantics", lambda own: replace(own, semantics="another meaning")),
+    ],
+)
+def test_a_store_of_another_namespace_is_refused_when_the_manager_is_made(
+    tmp_path: Path, part: str, other: Callable[[Namespace], Namespace]
+) -> None:
+    own = Namespace.of(PROFILES["tiny_deepseek_v4"])
+    with LocalStore(tmp_path, other(own)) as store:
+        with pytest.raises(OtherNamespace, match=f"its {part} is .*; open it with Namespace.of") as error:
+            manager_over("tiny_deepseek_v4", store)
+        whole = "layout of" if part.startswith("layout") else part
+        assert all(said.startswith(f"its {whole}") for said in error.value.differences)
+    with LocalStore(tmp_path, own) as store:  # a control
+        assert manager_over("tiny_deepseek_v4", store).store is store
+
+
+def test_a_store_in_memory_is_its_first_managers() -> None:
+    store = MemoryStore()
+    for _ in range(2):
+        manager_over("tiny_deepseek_v4", store)
+    with pytest.raises(OtherNamespace, match="model identity"):
+        manager_over("tiny_gpt_oss", store)
 
 
 def put(manager: Manager, keys: Keys, start: int, stop: int) -> None:

@@ -123,8 +123,7 @@ def test_a_trace_that_forgets_knows_words_that_changed_behind_its_back(validator
 
 def test_several_sources_share_a_trace(validator: Validator, tmp_path: Path) -> None:
     trace = EventTrace()
-    layouts = {kind: layout.digest for kind, layout in PROFILE.layouts.items()}
-    with LocalStore(tmp_path, Namespace(PROFILE.identity, layouts, ""), trace=trace) as store:
+    with LocalStore(tmp_path, Namespace.of(PROFILE), trace=trace) as store:
         first, second = make(trace, store=store), make(trace)
         work(first)
         work(second)

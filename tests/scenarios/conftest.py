@@ -146,8 +146,7 @@ def open_store(tmp_path: Path) -> Iterator[Callable[[Profile], Disturbed]]:
     with ExitStack() as stores:
 
         def opened(profile: Profile) -> Disturbed:
-            layouts = {kind: layout.digest for kind, layout in profile.layouts.items()}
-            store = Disturbed(tmp_path, Namespace(profile.identity, layouts, ""))
+            store = Disturbed(tmp_path, Namespace.of(profile))
             stores.callback(store.close)
             return store
 

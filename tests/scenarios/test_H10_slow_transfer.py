@@ -98,7 +98,7 @@ def world(bench: Any, tmp_path: Path) -> Iterator[World]:
     parts = (PartPlan("rows", 16, (BLOCK_BYTES // 16,), "uint8", "tag"),)
     profile = bench.profile(16, GroupPlan("full", KV, (0,), parts, 1, 16))
     files = Slow()
-    with LocalStore(tmp_path, Namespace(profile.identity, {KV: profile.layouts[KV].digest}, ""), files) as store:
+    with LocalStore(tmp_path, Namespace.of(profile), files) as store:
         made = World(
             bench, files, store, bench.manager(profile, 2, store=store, writes="none"),
             bench.manager(profile, 8, store=store),

@@ -85,7 +85,7 @@ def running(bench: Any, tmp_path: Path) -> Iterator[Open]:
     """A process: a manager over the store in the test's folder, and keys of a prompt of two blocks."""
     parts = (PartPlan("rows", 16, (BLOCK_BYTES // 16,), "uint8", "tag"),)
     profile = bench.profile(16, GroupPlan("full", KV, (0,), parts, 1, 16))
-    namespace = Namespace(profile.identity, {KV: profile.layouts[KV].digest}, "")
+    namespace = Namespace.of(profile)
     stores = []
 
     def begun(files: RealFiles | None = None) -> tuple[Any, LocalStore, Any]:
