@@ -66,6 +66,7 @@ class _Missing:
 
 def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     """Slots for the keys that an answer says are to be rebuilt, or none. See ``Manager.rebuild_begin``."""
+    manager.lock.check()
     if answer.rebuild is None or len(answer.claims) != 1:
         what = "its answer names no indexer keys to compute again; match again"
         raise Refused(answer.reason or Reason.INTERSECT, "rebuild", what)

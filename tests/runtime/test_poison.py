@@ -97,7 +97,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             "start": 3, "stop": 4, "settled": A, "count": 1, "counts": np.array([0]), "deadline": None,
             "made": CapturedGraphTable, "row": row, "rows": [row], "tokens": A, "to": A + 2, "position": A,
             "entry": 0, "owner": "", "places": one, "bucket": 1, "reservation": reservation, "ticket": ticket,
-            "name": "requests", "call": lambda ticket: None,
+            "name": "requests", "call": lambda ticket: None, "incarnation": 1,
         }  # fmt: skip
         special: dict[tuple[type, str], Mapping[str, Any]] = {
             (Manager, "components"): {"slots": {KIND: one.astype(np.int32)}},
@@ -133,6 +133,8 @@ ANSWERS_ANYWAY: Mapping[tuple[type, str], str] = {
     (RequestTable, "count_pins"): "what the audit asks",
     (RequestTable, "slots"): "what the audit asks",
     (RequestTable, "need"): "of numbers alone",
+    (RequestTable, "incarnation"): "what it counted",
+    (RequestTable, "holds"): "what it counted",
     (Registration, "deregister"): "the memory goes, whatever it holds",
 }
 
