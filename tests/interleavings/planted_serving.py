@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from kvfsm.runtime.admission import Deferred, Limits, Rejected, Reservation
 from kvfsm.runtime.answers import Answer
 from kvfsm.runtime.generated import Refusal
+from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Done, Lease, Receipt
 from kvfsm.runtime.live_requests import Live
 from kvfsm.runtime.queues import Queue
@@ -96,6 +98,19 @@ def gives_up_under_the_step(world: World) -> None:
         return cancel(live)
 
     engine.cancel = cancel_now  # type: ignore[method-assign]
+
+
+def wakes_early(world: World) -> None:
+    """Who submits wakes the engine before the request is in a queue, and not afterwards."""
+    engine, flag = world.serving.engine, world.serving.flag
+    submit = engine.submit
+    engine._changed = SimpleNamespace(set=lambda: None, clear=flag.clear)  # type: ignore[assignment]
+
+    def submit_late(keys: Keys, tokens: int | None = None, *, owner: str = "") -> Live:
+        flag.set()
+        return submit(keys, tokens, owner=owner)
+
+    engine.submit = submit_late  # type: ignore[method-assign]
 
 
 def shares_drafts(world: World) -> None:

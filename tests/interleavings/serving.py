@@ -232,18 +232,27 @@ class Serving:
     def over(self) -> list[str]:
         """End all there is; what is wrong then."""
         self.stepping = False
+        wrong = self._unwoken()
         for live in self.lives:
             self.engine.cancel(live)
         while self.jobs.run():
             pass
         self._world.manager.leaks()
-        wrong = list(self.jobs.failed)
+        wrong += self.jobs.failed
         if self.engine.live or len(self.engine.queues):
             wrong.append(f"requests {sorted(self.engine.live)} never end, and {len(self.engine.queues)} wait in queues")
         for admission in (self.admission, self.engine.admission):
             if counted := {name: n for name in admission.limits.by_name() if (n := admission.taken(name))}:
                 wrong.append(f"nobody is under way, and counted are {counted}")
         return wrong
+
+    def _unwoken(self) -> list[str]:
+        """Whether an engine that waits now waits although there is something to compute."""
+        manager = self._world.manager
+        if self.flag.up or manager.parked or manager.given_up:  # the device's end is told by whoever sees it
+            return []
+        granted = self.engine.schedule()
+        return [f"{len(granted)} turns can be granted, and nobody is woken"] if granted else []
 
     def state(self) -> object:
         """What the words and the queues say, and how far each request is."""

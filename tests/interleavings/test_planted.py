@@ -70,6 +70,7 @@ SERVING: Mapping[Callable[[World], None], tuple[str, tuple[str, str], int, str, 
     planted_serving.gives_up_under_the_step: (
         "p submitted", ("schedule", "give up, take q"), 1, "afterwards: bytes of compressed_kv", 3,
     ),
+    planted_serving.wakes_early: ("empty", ("submit p", "schedule"), 1, "nobody is woken", 3),
     planted_serving.shares_drafts: ("empty", ("speculate", "read p"), 1, "after acquire: bytes of compressed_kv", 4),
 }  # fmt: skip
 
