@@ -1,4 +1,4 @@
-"""Checks what must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), loss (T9), the index."""
+"""What must hold of a manager at rest: conservation (S1), freedom (S2), leases (S3), holds (S9), loss, the index."""
 
 from __future__ import annotations
 
@@ -82,7 +82,22 @@ def _kind(manager: Manager, kind: str, pool: Pool) -> list[str]:
         found = pool.table.fields("pins")
         slot = int(np.flatnonzero(found != pins)[0])
         wrong.append(f"S3: slot {slot} has {int(found[slot])} pins, leases account for {int(pins[slot])}")
+    held = _held(manager, kind, len(pool))
+    if not np.array_equal(found := pool.table.fields("holds"), held):
+        slot = int(np.flatnonzero(found != held)[0])
+        wrong.append(f"S9: slot {slot} has {int(found[slot])} holds, transfers account for {int(held[slot])}")
     return wrong
+
+
+def _held(manager: Manager, kind: str, slots: int) -> npt.NDArray[np.int64]:
+    """Holds that open transfers have on each slot of a kind: what the store or an expansion reads."""
+    held = np.zeros(slots, np.int64)
+    for writing in manager.storer.open:
+        if kind in writing.held:
+            held[writing.held[kind][0]] += 1
+    for ticket in manager.tickets.values() if kind == "compressed_kv" else ():
+        held[ticket.held] += 1
+    return held
 
 
 def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
@@ -113,7 +128,7 @@ def _known(manager: Manager, kind: str) -> dict[str, npt.NDArray[np.intp]]:
             known[f"given up {number}"] = given_up.slots[kind]
     if kind in core.scratch:
         known["scratch"] = core.scratch[kind]
-    for number, (source, copies) in enumerate(manager.packer.open if kind == "compressed_kv" else ()):
-        known[f"packing {number}"] = np.concatenate((copies, np.setdiff1d(source, known["index"])))
+    for one in manager.packer.open if kind == "compressed_kv" else ():
+        known[f"packing {one.number}"] = np.concatenate((one.copies, np.setdiff1d(one.source, known["index"])))
     known["live requests"] = manager.requests.slots(kind)
     return {name: np.asarray(slots, np.intp) for name, slots in known.items()}

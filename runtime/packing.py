@@ -5,6 +5,8 @@ Chains are packed from their ends, so that along each chain what can be read at 
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,16 +23,27 @@ if TYPE_CHECKING:
     from .pool import Slots
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Slots that are packed just now: their number, the copies' slots, and in debug mode the call that began it."""
+
+    number: int
+    source: Slots
+    copies: Slots
+    site: str | None
+
+
 class Packer:
     """Packs for a manager.
 
     Attributes:
-        open: what is being packed just now, from which slots into which; the index may not find the former any more.
+        open: what is being packed just now; the index may not find its source any more.
     """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self.open: list[tuple[Slots, Slots]] = []
+        self._numbers = itertools.count(1)
+        self.open: list[Packing] = []
 
     def pack(self, keys: Keys, start: int, lossy: bool) -> int:
         """See ``Manager.pack``. Granules that other branches still read at once, or that are in use, stay."""
@@ -61,7 +74,7 @@ class Packer:
             copies = pool.take(len(source), rules.take(FORM_PACKED), cold=True)
             before, made = pool.generations(source), pool.generations(copies)
             pool.must("compress_begin", source, "pack", expected=before)
-            self.open.append(packing := (source, copies))
+            self.open.append(packing := Packing(next(self._numbers), source, copies, manager.site()))
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
             blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
@@ -96,7 +109,7 @@ class Packer:
             core.offer(spot.segment, spot.at)
             return int(found.sum())
 
-    def _close(self, packing: tuple[Slots, Slots]) -> None:
+    def _close(self, packing: Packing) -> None:
         self.open = [one for one in self.open if one is not packing]
 
     def _still_held(self, n: int, spot: Spot, low: int, source: Slots) -> npt.NDArray[np.bool_]:

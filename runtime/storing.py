@@ -5,7 +5,9 @@ Slots are held while the store reads them, outside the lock, so that nobody gets
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,11 +30,26 @@ Held = Mapping[str, tuple[Slots, Numbers]]
 """By kind: held slots, and their generations."""
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One write to the store that is under way: its number, what it holds, and in debug mode the call that began it."""
+
+    number: int
+    held: Held
+    site: str | None
+
+
 class Storer:
-    """Writes to the store of a manager."""
+    """Writes to the store of a manager.
+
+    Attributes:
+        open: writes that are under way: what the store reads just now.
+    """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self._numbers = itertools.count(1)
+        self.open: list[Writing] = []
 
     def hold(self, kept: Kept) -> Held:
         """Protect slots that the store is about to read, all or none. The caller holds the lock.
@@ -50,11 +67,13 @@ class Storer:
             for kind, (slots, generations) in held.items():
                 pools[kind].must("unhold", slots, "publish", expected=generations)
             raise
+        self.open.append(Writing(next(self._numbers), held, self._manager.site()))
         return held
 
     def unhold(self, held: Held, segment: Segment, at: int) -> None:
         """The store has read them: what expired meanwhile is free, the chain's end may be evicted. Under the lock."""
         core = self._manager.core
+        self.open = [one for one in self.open if one.held is not held]
         for kind, (slots, generations) in held.items():
             core.pools[kind].must("unhold", slots, "publish", expected=generations)
             core.sweep(kind)

@@ -312,7 +312,7 @@ def test_keys_that_a_transfer_reads_are_rebuilt_elsewhere() -> None:
     decoded(manager, keys, 3)
     pool = manager.core.pools[KEYS]
     read = pool.in_state(np.arange(16), "resident").nonzero()[0][1:2]
-    pool.must("hold", read, "test", expected=pool.generations(read))
+    held = manager.storer.hold({KEYS: (read, read)})
     manager.evict(KV, 3)
     manager.publish(manager.reserve(keys, 0, 3, kinds=(KV,)))
     fill = manager.rebuild_begin(manager.match(keys))
@@ -321,8 +321,8 @@ def test_keys_that_a_transfer_reads_are_rebuilt_elsewhere() -> None:
     manager.publish(fill)
     audited(manager)
     assert manager.match(keys).now == 3 * V4.granule and states(manager) == {"expired": 1, "resident": 3}
-    pool.must("unhold", read, "test", expected=pool.generations(read))
-    manager.evict(KEYS, 0)
+    spot = manager.core.index.locate(keys.digests, 3)
+    manager.storer.unhold(held, spot.segment, spot.at)
     assert states(manager) == {"resident": 3}
 
 
