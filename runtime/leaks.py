@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .lease import Receipt
     from .manager import Manager
 
 _DEPTH = 4
@@ -23,10 +22,8 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Leak:
     """Something open: a "lease", "fill", "load", "packing" or "write" to the store; its number among these, and owner.
 
-    Live requests are "request", by their rows, and "reservation" what was admitted and has no row yet.
-
     ``site`` is the call that opened it, innermost first; None unless in debug mode. ``dropped``: nobody has the lease
-    any more, so nobody can release it. ``receipt`` is what was taken for a lease; ``Manager.revoke`` takes either.
+    any more, so nobody can release it.
     """
 
     what: str
@@ -34,7 +31,6 @@ class Leak:
     owner: str
     site: str | None
     dropped: bool
-    receipt: Receipt | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         gone = " was dropped without release" if self.dropped else " is open"
@@ -44,20 +40,16 @@ class Leak:
 def open_handles(manager: Manager) -> tuple[Leak, ...]:
     """All that is open. The caller holds the manager's lock."""
     leases = [
-        Leak("lease", receipt.lease_id, receipt.owner, receipt.site, reference() is None, receipt)
+        Leak("lease", receipt.lease_id, receipt.owner, receipt.site, reference() is None)
         for receipt, reference in manager.receipts.values()
     ]
     fills = [Leak("fill", fill.fill_id, fill.owner, fill.site, False) for fill in manager.fills.values()]
-    requests = [Leak("request", row, owner, site, False) for row, owner, site in manager.requests.open()]
-    reservations = [
-        Leak("reservation", number, one.owner, one.site, False) for number, one in manager.reservations.items()
-    ]
     loads = [
         Leak("load", ticket.ticket_id, ticket.owner, ticket.site, False) for ticket in manager.tickets.values()
     ]
     packings = [Leak("packing", one.number, "", one.site, False) for one in manager.packer.open]
     writes = [Leak("write", one.number, "", one.site, False) for one in manager.storer.open]
-    return (*leases, *fills, *loads, *packings, *writes, *requests, *reservations)
+    return (*leases, *fills, *loads, *packings, *writes)
 
 
 def opened(site: str | None) -> str:
