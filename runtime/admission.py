@@ -3,16 +3,14 @@
 What is reserved covers the load (its destinations) and, whether it goes well or not, the row of the first step: where
 bytes don't arrive, the request computes them in slots that it has already. So nobody who has slots waits for more, and
 what is in flight stays below limits. Who asks is told one of three things: a reservation, DEFER (when others have ended
-there is room) or REJECT (there never will be). Whom to ask next is for ``scheduler.py``.
+there is room) or REJECT (there never will be): ``reservation.py``. Whom to ask next is for ``turns.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,119 +20,15 @@ from .errors import Refused
 from .generated import Refusal
 from .generated.budget import BudgetTable
 from .lease import Done, GivenUp, Lease, still
+from .limits import Limits
 from .matching import Request
+from .reservation import FOR_ROOM, Deferred, Rejected, Reservation, Stage
 from .ticket import Ticket
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-TIERS = ("store", "packed")
-"""Where a load's bytes come from."""
-
-FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL)
-"""Refusals that end when others have ended."""
-
-_ROOM = (Reason.POOL_FULL, Reason.ADMISSION, Refusal.TOO_MANY_READERS)  # slots, rows, pins
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What may be under way at once; None: as much as there is room for.
-
-    Attributes:
-        requests: that have slots, whether they load, wait for their step or run.
-        blocks: destination slots of open loads, by tier: "store", "packed".
-        bytes: the same in bytes.
-
-    Raises:
-        ValueError: a limit below 1, or another tier.
-    """
-
-    requests: int | None = None
-    blocks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    bytes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-
-    def __post_init__(self) -> None:
-        for unit, limits in (("blocks", self.blocks), ("bytes", self.bytes)):
-            if unknown := sorted(set(limits) - set(TIERS)):
-                raise ValueError(f"limits of {unit} for tiers {unknown}; tiers are {', '.join(TIERS)}")
-        for name, limit in self.by_name().items():
-            if limit < 1:
-                raise ValueError(f"at most {limit} {name}; give at least 1, or no limit")
-
-    def by_name(self) -> dict[str, int]:
-        """Each limit by what it limits."""
-        found = {} if self.requests is None else {"requests": self.requests}
-        for unit, limits in (("blocks", self.blocks), ("bytes", self.bytes)):
-            found |= {f"{unit} from the {tier}": limits[tier] for tier in TIERS if tier in limits}
-        return found
-
-
-class Stage(StrEnum):
-    """How far a reservation is."""
-
-    LOADING = "loading"  # a ticket is open
-    READY = "ready"  # nothing is in flight; the row can be made
-    ENTERED = "entered"  # the row has what was reserved
-    ENDED = "ended"  # nothing is held any more
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """What an admitted request holds.
-
-    Attributes:
-        number: of the reservation.
-        owner: who asked.
-        tokens: length of the prompt.
-        step: tokens that the first step computes at most; None: all.
-        first: tokens that the first step ends at, by what is leased.
-        stage: how far it is.
-        answer: what can be read now; ``now`` grows when a load has ended.
-        lease: on that; None where nothing is read.
-        slots: for the row, by kind.
-        ticket: the load; None where there was none, and when it has ended.
-        loaded: whether the last load brought all that it should have; None before one has ended.
-        row: of the request table, once entered.
-    """
-
-    number: int
-    owner: str
-    tokens: int
-    step: int | None
-    first: int
-    stage: Stage
-    answer: Answer
-    lease: Lease | None
-    slots: dict[str, npt.NDArray[np.intp]]
-    ticket: Ticket | None = None
-    loaded: bool | None = None
-    row: int | None = None
-    request: Request | None = field(default=None, repr=False)
-    in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends."""
-
-    reason: Any  # Reason or Refusal
-    detail: str
-    ticket: Ticket | None = None
-
-
-    @property
-    def lacks_room(self) -> bool:
-        """Whether others who have ended leave room for it; False where it waits for a limit, or for another's load."""
-        return self.ticket is None and self.reason in _ROOM
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Never: not even with nobody else there."""
-
-    reason: Any  # Reason or Refusal
-    detail: str
+__all__ = ["Admission", "Deferred", "Limits", "Rejected", "Reservation", "Stage"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from .admission import FOR_ROOM, Admission
+from .admission import Admission
 from .answers import Reason
 from .errors import Refused
 from .generated.queued import QueuedState
 from .lease import Done
 from .live_requests import Live, LiveRequests, Work
 from .queues import Queue
+from .reservation import FOR_ROOM
 
 if TYPE_CHECKING:
     from .manager import Manager

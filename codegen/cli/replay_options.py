@@ -73,10 +73,10 @@ def setting_of(args: argparse.Namespace, trace: RequestTrace, profile: Profile) 
     Raises:
         Misused: what fits nothing.
     """
-    from ...runtime.admission import Limits
+    from ...runtime.limits import TIERS, Limits
     from .replay_pools import ample, divided, largest, stand_in
     from .replay_run import Rules
-    from .replay_service import TIERS, Costs, Stall
+    from .replay_service import Costs, Stall
     from .replay_setting import Setting
 
     chunk = _chunk(args, trace, profile)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ...runtime.limits import TIERS as LOADED
 from .replay_pools import real_bytes
-from .replay_service import TIERS as LOADED
 from .replay_setting import Setting
 from .replay_tally import TIERS, Tally, Waits
 from .replay_trace import RequestTrace

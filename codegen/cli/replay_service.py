@@ -12,12 +12,12 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ...runtime.limits import TIERS
 from ...runtime.ticket import Ticket
 from .replay_clock import VirtualTime
 
 T = TypeVar("T")
 
-TIERS = ("store", "packed")
 _PER_MS = 1e6  # bytes in a millisecond at 1 GB/s
 
 

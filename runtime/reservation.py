@@ -1,0 +1,88 @@
+"""What admission answers: a reservation, which holds all that a request needs to begin; not now; or never."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Answer, Reason
+from .generated import Refusal
+from .lease import Lease
+from .matching import Request
+from .ticket import Ticket
+
+FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL)
+"""Refusals that end when others have ended."""
+
+_ROOM = (Reason.POOL_FULL, Reason.ADMISSION, Refusal.TOO_MANY_READERS)  # slots, rows, pins
+
+
+class Stage(StrEnum):
+    """How far a reservation is."""
+
+    LOADING = "loading"  # a ticket is open
+    READY = "ready"  # nothing is in flight; the row can be made
+    ENTERED = "entered"  # the row has what was reserved
+    ENDED = "ended"  # nothing is held any more
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What an admitted request holds.
+
+    Attributes:
+        number: of the reservation.
+        owner: who asked.
+        tokens: length of the prompt.
+        step: tokens that the first step computes at most; None: all.
+        first: tokens that the first step ends at, by what is leased.
+        stage: how far it is.
+        answer: what can be read now; ``now`` grows when a load has ended.
+        lease: on that; None where nothing is read.
+        slots: for the row, by kind.
+        ticket: the load; None where there was none, and when it has ended.
+        loaded: whether the last load brought all that it should have; None before one has ended.
+        row: of the request table, once entered.
+    """
+
+    number: int
+    owner: str
+    tokens: int
+    step: int | None
+    first: int
+    stage: Stage
+    answer: Answer
+    lease: Lease | None
+    slots: dict[str, npt.NDArray[np.intp]]
+    ticket: Ticket | None = None
+    loaded: bool | None = None
+    row: int | None = None
+    request: Request | None = field(default=None, repr=False)
+    in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends."""
+
+    reason: Any  # Reason or Refusal
+    detail: str
+    ticket: Ticket | None = None
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether others who have ended leave room for it; False where it waits for a limit, or for another's load."""
+        return self.ticket is None and self.reason in _ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Never: not even with nobody else there."""
+
+    reason: Any  # Reason or Refusal
+    detail: str
