@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .lease import Receipt
     from .manager import Manager
 
 _DEPTH = 4
@@ -22,8 +23,10 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Leak:
     """Something open: a "lease", "fill", "load", "packing" or "write" to the store; its number among these, and owner.
 
+    Live requests are "request", by their rows, and "reservation" what was admitted and has no row yet.
+
     ``site`` is the call that opened it, innermost first; None unless in debug mode. ``dropped``: nobody has the lease
-    any more, so nobody can release it.
+    any more, so nobody can release it. ``receipt`` is what was taken for a lease; ``Manager.revoke`` takes either.
     """
 
     what: str
@@ -31,6 +34,7 @@ class Leak:
     owner: str
     site: str | None
     dropped: bool
+    receipt: Receipt | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         gone = " was dropped without release" if self.dropped else " is open"
@@ -40,21 +44,35 @@ class Leak:
 def open_handles(manager: Manager) -> tuple[Leak, ...]:
     """All that is open. The caller holds the manager's lock."""
     leases = [
-        Leak("lease", receipt.lease_id, receipt.owner, receipt.site, reference() is None)
+        Leak("lease", receipt.lease_id, receipt.owner, receipt.site, reference() is None, receipt)
         for receipt, reference in manager.receipts.values()
     ]
     fills = [Leak("fill", fill.fill_id, fill.owner, fill.site, False) for fill in manager.fills.values()]
+    requests = [Leak("request", row, owner, site, False) for row, owner, site in manager.requests.open()]
+    reservations = [
+        Leak("reservation", number, one.owner, _site(manager, number), False)
+        for number, one in manager.reservations.items()
+    ]
     loads = [
         Leak("load", ticket.ticket_id, ticket.owner, ticket.site, False) for ticket in manager.tickets.values()
     ]
     packings = [Leak("packing", one.number, "", one.site, False) for one in manager.packer.open]
     writes = [Leak("write", one.number, "", one.site, False) for one in manager.storer.open]
-    return (*leases, *fills, *loads, *packings, *writes)
+    return (*leases, *fills, *loads, *packings, *writes, *requests, *reservations)
 
 
 def opened(site: str | None) -> str:
     """``site`` as the end of a sentence."""
     return "" if site is None else f", opened at {site}"
+
+
+def _site(manager: Manager, number: int) -> str | None:
+    """The call that opened a reservation, if it began a load or leased anything."""
+    reservation = manager.reservations[number]
+    if reservation.ticket is not None:
+        return reservation.ticket.site
+    held = None if reservation.lease is None else manager.receipts.get(reservation.lease.lease_id)
+    return None if held is None else held[0].site
 
 
 def call_site() -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .answers import Answer, Claim, Reason
 from .errors import Refused
 from .generated import Refusal
+from .leaks import Leak
 from .lease import Done, Lease, Receipt, still
 from .policy import replay_range
 
@@ -72,8 +73,12 @@ class Lessor:
         ]  # fmt: skip
         return tuple(sorted(late, key=lambda receipt: (receipt.deadline, receipt.lease_id)))
 
-    def revoke(self, lease: Lease | Receipt, done: Done | None) -> None:
+    def revoke(self, lease: Lease | Receipt | Leak, done: Done | None) -> None:
         """Take back a lease that is overdue, or that was dropped. See ``Manager.revoke``."""
+        if isinstance(lease, Leak):
+            if lease.receipt is None:
+                raise Refused(Reason.LEASE, "lease", f"{lease}; only a lease can be revoked")
+            lease = lease.receipt
         receipt = self._taken_for(lease) if isinstance(lease, Lease) else self._renewed(lease)
         handle = self.receipts[receipt.lease_id][1]()
         if handle is not None and (receipt.deadline is None or self._manager.now() <= receipt.deadline):

@@ -34,6 +34,7 @@ class LiveRows:
         active: whether the row holds a request.
         incarnation: how many requests it has held, this one included.
         owners: who asked for it.
+        sites: the call that admitted it, in debug mode.
         tokens: tokens that are committed.
         prefilled: of these, tokens whose entries came in batches; those after them came stride by stride.
         drafts: tokens beyond them for which there is room, not committed.
@@ -60,6 +61,7 @@ class LiveRows:
         self.active = np.zeros(rows, np.bool_)
         self.incarnation = np.zeros(rows, np.int64)
         self.owners: list[str] = [""] * rows
+        self.sites: list[str | None] = [None] * rows
         self.tokens = np.zeros(rows, np.int64)
         self.prefilled = np.zeros(rows, np.int64)
         self.drafts = np.zeros(rows, np.int64)

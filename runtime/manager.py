@@ -297,23 +297,23 @@ class Manager:
         with self.lock:
             return self.lessor.overdue()
 
-    def revoke(self, lease: Lease | Receipt, *, done: Done | None = None) -> None:
+    def revoke(self, lease: Lease | Receipt | Leak, *, done: Done | None = None) -> None:
         """Take back a lease that is overdue, or that was dropped; its holder's release is refused from then on.
 
         What a fill brings that rests on it is published no more.
 
         Args:
-            lease: the lease, or what ``overdue`` says of it.
+            lease: the lease, or what ``overdue`` or ``leaks`` says of it.
             done: says whether the device has ended its reads; the slots stay protected until then. None: it has.
 
         Raises:
-            Refused: LEASE when its holder may still read, or when it is another manager's or was released.
+            Refused: LEASE when its holder may still read, when it is another manager's or was released, or is none.
         """
         with self.lock:
             self.lessor.revoke(lease, done)
 
     def leaks(self) -> tuple[Leak, ...]:
-        """Every lease, fill and load that is open now; in debug mode with the call that opened it."""
+        """Every lease, fill, load, reservation and live request that is open; in debug mode with what opened it."""
         with self.lock.lock:
             return open_handles(self)
 

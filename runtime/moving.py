@@ -14,12 +14,14 @@ from .arena import Arena
 from .core import Buffers
 from .errors import Refused
 from .generated import Refusal
+from .leaks import open_handles
 
 if TYPE_CHECKING:
     from .manager import Manager
     from .registration import Registration
 
 Arenas = Mapping[str, Arena]
+_NAMED = 3  # of those that are in the way, in an error
 
 
 def check_idle(manager: Manager, doing: str, *, void: bool = False) -> None:
@@ -41,7 +43,14 @@ def check_idle(manager: Manager, doing: str, *, void: bool = False) -> None:
         rows = int(np.count_nonzero(manager.requests.active))
         open_ |= {"leases": len(manager.receipts), "fills": len(manager.fills), "live requests": rows}
     if held := ", ".join(f"{count} {what}" for what, count in open_.items() if count):
-        raise Refused(Refusal.PINNED, "memory", f"{doing} under {held}")
+        raise Refused(Refusal.PINNED, "memory", f"{doing} under {held}{_named(manager, void)}")
+
+
+def _named(manager: Manager, void: bool) -> str:
+    """The first few of what is open, with owner and site; as the end of a sentence."""
+    leaks = [leak for leak in open_handles(manager) if not void or leak.what not in ("lease", "fill", "request")]
+    more = f"; {len(leaks) - _NAMED} more, see leaks()" if len(leaks) > _NAMED else ""
+    return (": " + "; ".join(map(str, leaks[:_NAMED])) if leaks else "") + more
 
 
 def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:

@@ -143,7 +143,7 @@ class RequestTable:
             raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
         row = int(np.argmin(state.active))
         taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
-        state.active[row], state.owners[row] = True, owner
+        state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
         state.incarnation[row] += 1
         state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
         state.lossy[row] = lease is not None and not lease.exact
@@ -410,6 +410,11 @@ class RequestTable:
     def holds(self, row: int, incarnation: int) -> bool:
         """Whether a row still holds the request of that number; not once it has ended, or its memory was voided."""
         return bool(self._rows.active[row]) and int(self._rows.incarnation[row]) == incarnation
+
+    def open(self) -> list[tuple[int, str, str | None]]:
+        """Row, owner and, in debug mode, calling site of each live request. The caller holds the manager's lock."""
+        rows = self._rows
+        return [(int(row), rows.owners[row], rows.sites[row]) for row in np.flatnonzero(rows.active)]
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:

@@ -180,6 +180,22 @@ def test_a_lease_that_was_dropped_is_revoked_without_a_deadline(manager: Manager
     assert manager.leaks() == () and manager.evict(KIND, 99) == 3 and manager.audit().ok
 
 
+def test_a_dropped_lease_is_revoked_by_what_leaks_says_of_it(manager: Manager) -> None:
+    lease = take(manager, None)
+    (leak,) = manager.leaks()
+    refused("is held", lambda: manager.revoke(leak))
+    del lease
+    gc.collect()
+    fill = manager.reserve(keys_of(manager, 7), 0, 1, owner="writer")
+    (leak, other) = manager.leaks()
+    assert leak.dropped
+    refused("only a lease can be revoked", lambda: manager.revoke(other))
+    manager.revoke(leak)
+    refused("is not open here", lambda: manager.revoke(leak))
+    manager.abandon(fill)
+    assert manager.leaks() == () and manager.evict(KIND, 99) == 3 and manager.audit().ok
+
+
 def test_what_rests_on_a_revoked_lease_is_not_published(manager: Manager, time: Time) -> None:
     """The prefix is published again meanwhile, so that the chain alone looks as before."""
     keys, lease = keys_of(manager), take(manager)

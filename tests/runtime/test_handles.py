@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.admission import Admission
 from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -20,6 +21,7 @@ from kvfsm.runtime.handle import Handle
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.registration import Registration
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 from kvfsm.runtime.ticket import Ticket
@@ -232,6 +234,43 @@ def test_in_debug_mode_a_load_says_who_opened_it(tmp_path: Path) -> None:
     assert leak.site is not None and " in open_load < " in leak.site
     ticket.done(False)
     assert manager.leaks() == ()
+
+
+def admit_for(manager: Manager, owner: str) -> int:
+    return manager.requests.admit(A, owner=owner)
+
+
+def test_live_requests_and_reservations_are_open_too_and_named_by_what_they_are_in_the_way_of() -> None:
+    manager, _ = make(debug=True)
+    registration = Registration(manager, lambda region: None, lambda region: None)
+    registration.register()
+    row = admit_for(manager, "chat")
+    (leak,) = manager.leaks()
+    assert (leak.what, leak.number, leak.owner, leak.receipt) == ("request", row, "chat", None)
+    assert leak.site is not None and leak.site.startswith(f"{here()}:") and " in admit_for < " in leak.site
+    admission = Admission(manager)
+    admission.admit(manager.match(keys_of_another(manager)), A, owner="queue")
+    (reservation,) = manager.reservations.values()
+    found = {leak.what: leak for leak in manager.leaks()}
+    assert (found["reservation"].owner, found["reservation"].number) == ("queue", reservation.number)
+    with pytest.raises(Refused, match=r"request 0 of 'chat' is open, opened at .* in admit_for") as error:
+        registration.deregister()
+    assert "reservation" in str(error.value) and "of 'queue'" in str(error.value)
+    with pytest.raises(Refused, match=r"reservation .* of 'queue'") as error:
+        manager.reallocate(void=True)
+    assert "'chat'" not in str(error.value)  # what is void is not in the way
+    admission.cancel(reservation)
+    rows = [admit_for(manager, f"reader {n}") for n in range(3)]
+    with pytest.raises(Refused, match="; 1 more, see leaks"):
+        registration.deregister()
+    for each in (row, *rows):
+        manager.requests.finish(each)
+    registration.deregister()
+    assert manager.leaks() == () and manager.audit().ok
+
+
+def keys_of_another(manager: Manager) -> Keys:
+    return manager.keys(np.random.default_rng(5).integers(0, 256, A))
 
 
 def test_the_audit_says_where_a_dropped_lease_was_taken() -> None:
