@@ -174,8 +174,8 @@ class Serving:
         """A token for each request that runs."""
         self._step(True)
         try:
-            gone = self.engine.decode([live for live in self._lives() if self.engine.state(live) == "running"])
-            self._world.tell(f"{len(gone)} went back")
+            stepped = self.engine.decode([live for live in self._lives() if self.engine.state(live) == "running"])
+            self._world.tell(f"{len(stepped.back)} went back")
         except ValueError as error:  # it was put back just now
             self._world.tell(str(error))
         finally:

@@ -23,7 +23,7 @@ PLANTED = {
     planted.ReleasesUnlocked: ("p", ("read p", "read p"), "split", "pins, leases account for", 3),
     planted.EvictsByEarlierPins: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 21),
     planted.PublishesEarly: ("empty", ("fill p", "read p"), "none", "before release: bytes of compressed_kv", 2),
-    planted.StoresUnheld: ("empty", ("fill p", "take q"), "split", "from the store: bytes of compressed_kv", 7),
+    planted.StoresUnheld: ("empty", ("fill p", "take q"), "split", "from the store: bytes of compressed_kv", 9),
     planted.StoresLate: ("empty", ("fill q", "reset"), "split", "from the store: granule 0 is found, and was", 4),
     planted.ResetsInTwoSteps: ("p stored", ("load p", "reset"), "split", "afterwards: granule 0 is found, and was", 6),
     planted.CompletesOfAnyEpoch: (
