@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.admission import Admission, Limits, Reservation, Stage
 from kvfsm.runtime.answers import Answer
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -70,6 +71,7 @@ class Requests(RuleBasedStateMachine):
     fills: Bundle[tuple[int, Fill | None]] = Bundle("fills")
     tickets: Bundle[tuple[int, Ticket | None]] = Bundle("tickets")
     rows: Bundle[tuple[int, int]] = Bundle("rows")
+    reservations: Bundle[tuple[int, Reservation | None]] = Bundle("reservations")
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,6 +80,7 @@ class Requests(RuleBasedStateMachine):
         self.manager = self.make(
             self.model, dict.fromkeys(self.model.kinds, 9), NumpyBackend(), store=MemoryStore(), cold=4, rows=3
         )
+        self.admission = Admission(self.manager, Limits(requests=2))
         self.keys = [self.manager.keys(tokens(self.granule, prompt)) for prompt in range(3)]
         self.published: set[bytes] = set()  # prefixes published in this epoch
         self.device_reads = True
@@ -191,6 +194,89 @@ class Requests(RuleBasedStateMachine):
             self.reached[f"publish {refused.refusal.name}"] += 1
         self.manager.abandon(one)
 
+    @rule(target=fills, prompt=PROMPTS, count=COUNTS, behind=st.booleans())
+    def rebuild(self, prompt: int, count: int, behind: bool) -> tuple[int, Fill | None]:
+        """Indexer keys that are in no store either are computed again; ``behind``: of entries that were made anew."""
+        manager, keys = self.manager, self.keys[prompt]
+        if "indexer_state" not in self.model.kinds:
+            return prompt, None
+        assert isinstance(manager.store, MemoryStore)
+        for name in manager.object_of(keys.digests, keys.salt, "indexer_state", np.arange(GRANULES)):
+            manager.store.objects.pop(name, None)
+        if behind:
+            self.remake(prompt, count)
+        else:
+            self.evict("indexer_state", count)
+        try:
+            fill = manager.rebuild_begin(manager.match(keys))
+        except Refused as refused:
+            self.reached[f"rebuild {refused.refusal.name}"] += 1
+            return prompt, None
+        assert fill.rebuild is not None
+        self.reached["rebuilt in place" if fill.rebuild.in_place.any() else "rebuilt"] += 1
+        self.write(prompt, "indexer_state", fill.places["indexer_state"].tolist(), fill.slots["indexer_state"])
+        return prompt, fill
+
+    def remake(self, prompt: int, count: int) -> None:
+        """Entries whose keys were decoded go, and come back in one batch."""
+        row = self.admit((prompt, None), 0, self.granule - 3)
+        if row[0] >= 0:
+            self.decode(row, 0, 0, True, False)
+            self.finish(row, False)
+        self.evict("compressed_kv", 9)
+        try:
+            fill = self.manager.reserve(self.keys[prompt], 0, count, kinds=("compressed_kv",))
+        except Refused:
+            return
+        self.write(prompt, "compressed_kv", fill.places["compressed_kv"].tolist(), fill.slots["compressed_kv"])
+        self.end_fill((prompt, fill), True)
+
+    @rule(target=reservations, prompt=PROMPTS, answer=st.none() | answers, step=st.sampled_from([None, 1]))
+    def reserve(
+        self, prompt: int, answer: tuple[int, Answer] | None, step: int | None
+    ) -> tuple[int, Reservation | None]:
+        """All that a request needs up to its first step, or nothing; by a fresh answer, or by one of any age."""
+        prompt, found = answer or (prompt, self.manager.match(self.keys[prompt]))
+        size = GRANULES * self.granule + 1
+        try:
+            said = self.admission.admit(found, size, step=None if step is None else step * self.granule)
+        except Refused as refused:
+            self.reached[f"reserve {refused.refusal.name}"] += 1
+            return prompt, None
+        if not isinstance(said, Reservation):
+            self.reached[type(said).__name__] += 1
+            return prompt, None
+        self.reached[f"reserved, {said.stage}"] += 1
+        return prompt, said
+
+    @rule(
+        target=rows, reservation=consumes(reservations), ok=st.sampled_from([True, True, False]), cancel=st.booleans()
+    )
+    def enter(self, reservation: tuple[int, Reservation | None], ok: bool, cancel: bool) -> tuple[int, int]:
+        """Its load ends, well or not, and its row begins; or it is given up on the way, and the load ends late."""
+        prompt, one = reservation
+        if one is None or one.stage in (Stage.ENTERED, Stage.ENDED):
+            return -1, prompt
+        ticket = one.ticket
+        if cancel:
+            self.reached[f"cancelled, {one.stage}"] += 1
+            self.admission.cancel(one)
+        if ticket is not None and not ticket.ended:
+            ticket.transfer() if ok else ticket.done(False)
+        if cancel or one.stage is not Stage.READY:
+            return -1, prompt
+        try:
+            row = self.admission.enter(one)
+        except Refused as refused:
+            self.reached[f"enter {refused.refusal.name}"] += 1
+            self.admission.cancel(one)
+            return -1, prompt
+        self.admission.leave(one)
+        self.reached["entered"] += 1
+        self.live[row] = prompt
+        self.prefilling.add(row)
+        return row, prompt
+
     @rule(target=rows, lease=leases, granules=st.integers(0, GRANULES - 1), more=st.integers(0, 9))
     def admit(self, lease: tuple[int, Lease | None], granules: int, more: int) -> tuple[int, int]:
         """A live request, on a lease if that is held still."""
@@ -248,7 +334,7 @@ class Requests(RuleBasedStateMachine):
                 self.prefilling.discard(number)
             return
         held = self.held_by(number)
-        count = min(count, GRANULES * self.granule - tokens)
+        count = max(0, min(count, GRANULES * self.granule - tokens))
         try:
             requests.propose([number], count)
         except Refused as refused:
@@ -363,7 +449,12 @@ class Requests(RuleBasedStateMachine):
             if kind in ("all", one):
                 self.reached["evicted"] += bool(self.manager.evict(one, 99 if kind == "all" else count))
 
-    @rule(prompt=PROMPTS, start=st.integers(0, 2), lossy=st.booleans(), expand=st.booleans())
+    @rule(
+        prompt=PROMPTS,
+        start=st.integers(0, 2),
+        lossy=st.sampled_from([True, False]),
+        expand=st.sampled_from([True, True, False]),
+    )
     def pack(self, prompt: int, start: int, lossy: bool, expand: bool) -> None:
         """The end of a chain; ``expand``: and then expand and read it."""
         try:
@@ -416,6 +507,40 @@ class Requests(RuleBasedStateMachine):
                     for _ in self.model.layouts[kind].layers:
                         one.land(kind)
         one.done(ok)
+
+    @rule(prompt=PROMPTS, at=st.integers(0, 9), known=st.booleans())
+    def load_partly(self, prompt: int, at: int, known: bool) -> None:
+        """All bytes come but those of one place; ``known``: that one is said before the load ends."""
+        self.evict("all", 99)
+        one = self.begin_load(prompt)[1]
+        if one is None or one.state != "open" or not (loaded := [b for b in one.batches if b.begin == "load_begin"]):
+            return
+        batch = loaded[at % len(loaded)]
+        place = int(batch.places[at % len(batch.places)])
+        if not self.manager.loader._transfer(one):
+            one.abort()
+            one.quiesce()
+            return
+        for kind in self.manager.core.paged:
+            for _ in self.model.layouts[kind].layers if len(one.all_slots(kind)) else ():
+                one.land(kind)
+        if known:
+            one.miss(batch.kind, [place])
+        one.done(False, missing={batch.kind: [place]})
+        self.reached["loaded in part" if one.kept else "loaded in no part"] += 1
+        self.check_known(prompt, self.manager.match(self.keys[prompt]).now)
+
+    @rule(ticket=tickets, comes=st.booleans(), goes=st.sampled_from([0, 1, 9]))
+    def share_load(self, ticket: tuple[int, Ticket | None], comes: bool, goes: int) -> None:
+        """Others wait for a load as well, and go; when all have gone, it is given up."""
+        one = ticket[1]
+        if one is None or one.state != "open":
+            return
+        if comes:
+            one.join("another")
+            self.reached["joined"] += 1
+        for owner in one.waiting[:goes]:
+            self.reached["left by all" if one.leave(owner) else "left"] += 1
 
     @rule(ticket=tickets, late=st.booleans(), quiesce=st.booleans())
     def abort(self, ticket: tuple[int, Ticket | None], late: bool, quiesce: bool) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from .machine_of_requests import Requests
 
 SETTINGS = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
     phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 WANTED = {
@@ -19,7 +19,8 @@ WANTED = {
     "admitted", "admitted on a lease", "rolled back", "row published", "evicted", "packed", "packed with loss",
     "loaded", "open, then done", "abort what is open", "swa_window given up in flight",
     "compressed_kv given up in flight", "extended", "proposed", "accepted", "rejected", "resumed",
-    "resumed from nothing",
+    "resumed from nothing", "rebuilt", "rebuilt in place", "reserved, loading", "reserved, ready", "entered",
+    "cancelled, ready", "loaded in part", "joined", "left",
 }  # fmt: skip
 
 
