@@ -346,6 +346,7 @@ OPERATIONS: Mapping[str, Op] = {
     "schedule": lambda world: world.serving.schedule(),
     "work": lambda world: void(world.serving.jobs.run()),
     "decode": lambda world: world.serving.decode(),
+    "draft": lambda world: world.serving.speculate(),
     "preempt": lambda world: world.serving.preempt(),
     "publish": lambda world: world.serving.publish(),
     "finish": lambda world: world.serving.finish(),
@@ -397,7 +398,9 @@ def _joined(world: World) -> None:
 
 def _running(world: World) -> None:
     _submitted(world)
-    world.serving.schedule()
+    (live,) = world.serving.lives
+    while live.computed < live.tokens:
+        world.serving.schedule()
 
 
 def _waiting(world: World) -> None:
@@ -463,7 +466,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "p submitted": (),
     "p stored and submitted": ("submit p", "submit q", "schedule"),
     "p loading": ("work", "give up", "give up, take q", "sleep"),
-    "p running": ("decode", "preempt", "publish", "finish"),
+    "p running": ("decode", "draft", "preempt", "publish", "finish"),
 }  # fmt: skip
 """Operations that have most to do after a beginning other than "p"."""
 

@@ -174,8 +174,24 @@ class Serving:
         """A token for each request that runs."""
         self._step(True)
         try:
-            stepped = self.engine.decode([live for live in self._lives() if self.engine.state(live) == "running"])
+            stepped = self.engine.decode(self._running())
             self._world.tell(f"{len(stepped.back)} went back")
+        except ValueError as error:  # it was put back just now
+            self._world.tell(str(error))
+        finally:
+            self._step(False)
+
+    def speculate(self) -> None:
+        """Each request that runs takes one draft and rejects another, and goes back to before."""
+        self._step(True)
+        try:
+            before = [(live, live.computed) for live in self._running()]
+            self.engine.propose(self._running(), 1)
+            self.engine.accept(self._running(), 1)
+            self.engine.propose(self._running(), 1)
+            self.engine.reject(self._running())
+            for live, computed in before:
+                self._world.tell(f"back {self.engine.rollback(live, computed)}")
         except ValueError as error:  # it was put back just now
             self._world.tell(str(error))
         finally:
@@ -272,6 +288,9 @@ class Serving:
     def _lives(self) -> list[Live]:
         self._world.scheduler.visit(("lives",), False, "lives")
         return list(self.lives)
+
+    def _running(self) -> list[Live]:
+        return [live for live in self._lives() if self.engine.state(live) == "running"]
 
     def _each(self, verb: str, act: Callable[[Live], object]) -> None:
         for live in self._lives():

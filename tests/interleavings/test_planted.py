@@ -57,21 +57,22 @@ def test_a_planted_race_is_found_for_its_own_reason(make: type[Manager]) -> None
     assert preemptions(least.steps) <= 2
 
 
-# the same of what is beside the manager, over one kind of objects, with so many preemptions
+# the same of what is beside the manager, over one kind of objects, with so many preemptions; found within so many
+# schedules, twice what it takes now
 SERVING: Mapping[Callable[[World], None], tuple[str, tuple[str, str], int, str, int]] = {
-    planted_serving.admits_in_two_steps: ("p", ("admit p", "admit p"), 2, "two are under way, and one may be", 7),
+    planted_serving.admits_in_two_steps: ("p", ("admit p", "admit p"), 2, "two are under way, and one may be", 14),
     planted_serving.frees_when_the_last_leaves: (
-        "p stored", ("admit p", "cancel all, take q"), 1, "bytes of compressed_kv", 8,
+        "p stored", ("admit p", "cancel all, take q"), 1, "bytes of compressed_kv", 16,
     ),
     planted_serving.admits_before_it_has: (
-        "p stored and submitted", ("schedule", "give up"), 1, "something is open still", 11,
+        "p stored and submitted", ("schedule", "give up"), 1, "something is open still", 22,
     ),
-    planted_serving.revokes_at_once: ("p", ("lend p", "revoke, take q"), 1, "under a deadline: bytes of", 5),
+    planted_serving.revokes_at_once: ("p", ("lend p", "revoke, take q"), 1, "under a deadline: bytes of", 10),
     planted_serving.gives_up_under_the_step: (
-        "p submitted", ("schedule", "give up, take q"), 1, "afterwards: bytes of compressed_kv", 3,
+        "p submitted", ("schedule", "give up, take q"), 1, "afterwards: bytes of compressed_kv", 6,
     ),
-    planted_serving.wakes_early: ("empty", ("submit p", "schedule"), 1, "nobody is woken", 3),
-    planted_serving.shares_drafts: ("empty", ("speculate", "read p"), 1, "after acquire: bytes of compressed_kv", 4),
+    planted_serving.wakes_early: ("empty", ("submit p", "schedule"), 1, "nobody is woken", 6),
+    planted_serving.shares_drafts: ("empty", ("speculate", "read p"), 1, "after acquire: bytes of compressed_kv", 8),
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_a_race_planted_beside_the_manager_is_found_for_its_own_reason(plant: Ca
     found = explore(scenario.run, bound=bound, until=told)
     assert told(found.wrong), found
     print(f"{found}\n{story(shortest(scenario, found, until=told))}")
-    assert found.schedules == count
+    assert found.schedules <= count
 
 
 @pytest.mark.parametrize(("begin", "names", "bound"), [one[:3] for one in SERVING.values()])
