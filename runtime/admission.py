@@ -70,18 +70,19 @@ class Admission:
         request loads nothing and computes.
 
         Args:
-            answer: of one request's match.
-            tokens: length of the prompt.
+            answer: of one request's match; what the request reads stays within that match's limits, whatever a load
+                brings or others publish meanwhile.
+            tokens: length of the prompt, no less than the match was told.
             step: tokens that the first step computes at most, a multiple of the granule; all by default.
             owner: who asks.
 
         Raises:
             Refused: STALE when what was matched is gone: match again. Nothing was taken.
-            ValueError: ``tokens`` don't reach beyond what the answer covers, another ``step``, or a shared answer.
+            ValueError: ``tokens`` don't reach beyond what the answer covers, or are fewer than the match was told;
+                another ``step``, or a shared answer.
         """
         granule = self._manager.profile.granule
-        if answer.length >= tokens:
-            raise ValueError(f"a prompt of {tokens} tokens, and the answer covers {answer.length}")
+        self._check_length(answer, tokens)
         if step is not None and (step < granule or step % granule):
             raise ValueError(f"steps of {step} tokens; give a multiple of the granule, {granule}")
         if len(answer.claims) > 1:
@@ -104,11 +105,14 @@ class Admission:
 
         Raises:
             Refused: LEASE unless the reservation is ready.
+            ValueError: the answer is of another prompt: it covers all of this one, or was made for a longer one.
             Exception: of a backend that can't clear what others left in its slots; nothing is reserved any more then.
         """
         manager = self._manager
         with manager.lock:
             self._check(reservation, Stage.READY)
+            self._check_length(answer, reservation.tokens)
+            manager.tick()
             way = self._ways(answer, reservation.tokens, reservation.step)[0]
             if way.plan is None or way.plan.ticket in manager.loader.tickets:
                 return False
@@ -187,10 +191,12 @@ class Admission:
         """
         with self._manager.lock:
             self._check(reservation, Stage.LOADING, Stage.READY)
-            self.cancel_now(reservation, still(done))
+            done = still(done)
+            self._manager.tick()
+            self.cancel_now(reservation, done)
 
     def cancel_now(self, reservation: Reservation, done: Done | None = None) -> None:
-        """See ``cancel``; the caller holds the manager's lock."""
+        """See ``cancel``; the caller holds the manager's lock and has asked the clock, which is not asked here."""
         self._check(reservation, Stage.LOADING, Stage.READY)
         reservation.stage = Stage.ENDED
         self._give_up_slots(reservation, done)
@@ -369,6 +375,7 @@ class Admission:
             assert all(len(ticket.all_slots(kind)) == n for kind, n in way.destinations.items())
             reservation.ticket, reservation.stage, reservation.in_flight = ticket, Stage.LOADING, way.in_flight
             reservation.request = Request.from_claim(way.plan.claim, way.plan.tokens, manager.profile)
+            reservation.at_most = way.plan.most * manager.profile.granule
             ticket.then(lambda ended: self._ended(reservation, ended))
 
     def _ended(self, reservation: Reservation, ticket: Ticket) -> None:
@@ -379,19 +386,27 @@ class Admission:
         if reservation.stage is not Stage.LOADING:
             return  # it was cancelled, and has nothing any more
         reservation.stage, reservation.loaded = Stage.READY, ticket.state == "done"
-        self._renew(reservation)
-        reused = self._reused(reservation)
-        reservation.first = self._first(reservation.tokens, reused, reservation.step)
         try:
-            self._fit(reservation, manager.requests.need(reservation.first, reused))
-        except Refused:  # after a reset others may still read what it had leased; it begins anew, with nothing
-            self.cancel_now(reservation)
+            self._renew(reservation)
+        finally:  # whatever the clock raises, it can begin with what it leases
+            reused = self._reused(reservation)
+            reservation.first = self._first(reservation.tokens, reused, reservation.step)
+            try:
+                self._fit(reservation, manager.requests.need(reservation.first, reused))
+            except Refused:  # after a reset others may still read what it had leased; it begins anew, with nothing
+                self.cancel_now(reservation)
+            except BaseException:  # of a backend that can't clear what others left
+                self.cancel_now(reservation)
+                raise
 
     def _renew(self, reservation: Reservation) -> None:
-        """Lease all that memory has now, if that is more than before; what is of an epoch that has ended is let go."""
+        """Lease all that memory has now of what may be reused, if that is more than before.
+
+        What is of an epoch that has ended is let go.
+        """
         manager, old = self._manager, reservation.lease
         assert reservation.request is not None
-        answer = manager.matcher.in_memory(reservation.request)
+        answer = manager.matcher.in_memory(reservation.request, reservation.at_most)
         lease = old if old is not None and manager.receipt_of(old).epoch == manager.epoch else None
         if answer.now > (0 if lease is None else lease.length):
             try:
@@ -423,7 +438,6 @@ class Admission:
 
     def _release(self, lease: Lease, done: Done | None) -> None:
         receipt = self._manager.receipt_of(lease)
-        self._manager.tick()
         del self._manager.receipts[lease.lease_id]
         self._manager.give_up(receipt, done)
 
@@ -446,6 +460,13 @@ class Admission:
         if rows:
             codes = self.words.whole.give_back([row for row, _ in rows], amount=np.array([n for _, n in rows]))
             assert not codes.any(), "what is given back was counted"
+
+    @staticmethod
+    def _check_length(answer: Answer, tokens: int) -> None:
+        if answer.length >= tokens:
+            raise ValueError(f"a prompt of {tokens} tokens, and the answer covers {answer.length}")
+        if answer.plan is not None and answer.plan.tokens > tokens:
+            raise ValueError(f"a prompt of {tokens} tokens, and the match was told {answer.plan.tokens}")
 
     def _check(self, reservation: Reservation, *stages: Stage) -> None:
         if reservation.stage not in stages:

@@ -111,6 +111,9 @@ class Plan:
     brings is not loaded twice when one waits for it, whatever becomes of it, and matches again, which then plans the
     rest. Of several it is the one that brings the farthest granule of them, of equals the oldest. Waiting is not asked
     for: a plan can be loaded at once, and what comes twice is given back.
+
+    ``tokens`` is the length of the prompt, and ``most`` the granules of it that the match would have let be reused, by
+    that length, by ``draft`` and by ``at_most``: whoever looks again when the load has ended keeps to it.
     """
 
     claim: Claim
@@ -118,6 +121,7 @@ class Plan:
     wanted: Mapping[str, npt.NDArray[np.int64]]
     expand: range
     tokens: int
+    most: int
     ticket: int | None = None
 
     @property

@@ -330,7 +330,7 @@ class Manager:
         self.core.check_kinds(plan.wanted)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
-        return self.matcher.match((request,), None, 0, None)
+        return self.matcher.match((request,), None, 0, plan.most * self.profile.granule)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""

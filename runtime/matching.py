@@ -323,7 +323,8 @@ class Matcher:
         expand = range(kv_ready, min(kv_live, boundary))
         digests, salt = request.chain()
         claim = Claim(digests, salt, ())
-        return Plan(claim, boundary, {k: v for k, v in wanted.items() if len(v)}, expand, request.length())
+        wanted = {kind: places for kind, places in wanted.items() if len(places)}
+        return Plan(claim, boundary, wanted, expand, request.length(), most)
 
     def _loadable(
         self, request: Request, one: _Found, most: int, now: int

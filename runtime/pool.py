@@ -101,7 +101,10 @@ class Pool:
 
         Raises:
             Refused: POOL_FULL, or the event's refusal; nothing was taken.
+            ValueError: a negative count.
         """
+        if count < 0:
+            raise ValueError(f"{count} slots of {self.kind}; give 0 or more")
         stack = self._free[cold]
         if count > stack.top:
             what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"

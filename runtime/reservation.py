@@ -63,6 +63,7 @@ class Reservation:
     loaded: bool | None = None
     row: int | None = None
     request: Request | None = field(default=None, repr=False)
+    at_most: int = field(default=0, repr=False)  # tokens of it that may be reused
     in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
 
 

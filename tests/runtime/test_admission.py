@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -371,6 +372,57 @@ def test_what_a_device_query_raises_leaves_a_reservation_as_it_was() -> None:
     over(manager, admission)
 
 
+def test_a_clock_that_raises_leaves_a_reservation_as_it_was() -> None:
+    broken = [False]
+    count = itertools.count(1)
+
+    def clock() -> int:
+        if broken[0]:
+            raise OSError("no clock")
+        return next(count)
+
+    manager, admission, keys, _ = begin(24, clock=clock)
+    fill = manager.reserve(keys, 0, 1)
+    write(manager, keys, 1)
+    manager.publish(fill)
+    one = admitted(admission, manager.match(keys, A + 1), A + 1)
+    assert one.lease is not None
+    before = words(manager, admission)
+    broken[0] = True
+    for call in (admission.cancel, admission.enter):
+        with pytest.raises(OSError, match="no clock"):
+            call(one)
+        assert one.stage is Stage.READY and words(manager, admission) == before
+    broken[0] = False
+    admission.cancel(one)
+    over(manager, admission)
+
+
+@pytest.mark.parametrize("limit", [{"at_most": 2 * A}, {"draft": A}, {"tokens": 2 * A + 1}], ids=str)
+def test_what_a_match_was_told_holds_when_its_load_has_ended(limit: dict[str, Any]) -> None:
+    """S10, S11, S28: others may have published more meanwhile."""
+    manager, admission, keys, _ = begin(24)
+    answer = manager.match(keys, **limit)
+    assert answer.length == 2 * A and answer.plan is not None
+    one = admitted(admission, answer, limit.get("tokens", keys.tokens))
+    fill = manager.reserve(keys, 0, 3)
+    write(manager, keys, 3)
+    manager.publish(fill)
+    assert one.ticket is not None
+    one.ticket.transfer()
+    assert one.lease is not None and one.lease.length == one.answer.now == 2 * A
+    entered(manager, admission, one)
+
+
+def test_a_load_answers_within_the_limits_of_its_match() -> None:
+    manager, _, keys, _ = begin(24)
+    answer = manager.match(keys, at_most=2 * A)
+    fill = manager.reserve(keys, 0, 3)
+    write(manager, keys, 3)
+    manager.publish(fill)
+    assert answer.plan is not None and manager.load(answer.plan).length == 2 * A
+
+
 def test_a_window_that_is_kept_nowhere_is_replayed() -> None:
     manager, admission, keys, _ = begin(24, window=WindowPolicy.none())
     one = admitted(admission, manager.match(keys), keys.tokens)
@@ -442,10 +494,15 @@ def test_bad_calls_are_named() -> None:
     answer = manager.match(keys)
     with pytest.raises(ValueError, match="the answer covers 96"):
         admission.admit(answer, 96)
+    with pytest.raises(ValueError, match="a prompt of 99 tokens, and the match was told 100"):
+        admission.admit(answer, 99)
     with pytest.raises(ValueError, match="steps of 5 tokens"):
         admission.admit(answer, 100, step=5)
     with pytest.raises(ValueError, match="several requests"):
         admission.admit(manager.match_shared([(keys, 70), (keys, 80)]), 100)
+    pool = manager.core.pools["compressed_kv"]
+    with manager.lock, pytest.raises(ValueError, match="-2 slots of compressed_kv"):
+        pool.take(-2, pool.rules.take())
 
 
 def test_a_limit_that_is_passed_would_be_seen() -> None:
