@@ -277,9 +277,13 @@ class Serving:
             (queue.name, line.now, line.finished, sorted(map(repr, line.waiting.values())))
             for queue, line in self.engine.queues._lines.items()
         ]
-        lives = [(live.number, live.row, live.computed, live.tokens) for live in self.lives]
+        lives = [(live.number, live.row) for live in self.lives]
         tables = (requests.words, self.engine.admission.words, self.admission.words)
         return queues, lives, [table.words.tobytes() for table in tables], len(requests.granted)
+
+    def progress(self) -> object:
+        """How far the rows of requests are, which the lock of rows guards."""
+        return [(live.computed, live.tokens) for live in self.lives]
 
     def _step(self, begins: bool) -> None:
         self._world.scheduler.visit(("step",), True, "step")

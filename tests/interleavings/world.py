@@ -161,7 +161,7 @@ class World:
     def snapshot(self) -> str:
         """A digest of all there is."""
         store = None if self.store is None else self.store.dump()
-        return snapshot(self.manager, store, self.device_reads, self.serving.state())
+        return snapshot(self.manager, store, self.device_reads, self.serving.state(), self.serving.progress())
 
     def _arenas(self) -> list[tuple[int, int, int, str]]:
         pools = self.manager.core.pools.items()
