@@ -172,12 +172,12 @@ def test_a_rollback_that_would_need_rows_that_are_gone_is_refused() -> None:
         manager.requests.step([row, twin])
     for _ in range(5):
         manager.requests.step([row])
-    manager.requests.rollback(row, 8)  # the ring of 15 rows still holds all of [0, 13)
+    manager.requests.rollback(row, 8)  # the ring of 19 rows still holds all of [0, 13)
     assert manager.requests.coverage(row) == manager.requests.coverage(twin)
     for _ in range(30):
         manager.requests.step([row])
     with pytest.raises(Refused, match="window rows before"):
-        manager.requests.rollback(row, 36)
+        manager.requests.rollback(row, 33)
     assert manager.requests.tokens[row] == 38
     audited(manager)
 
