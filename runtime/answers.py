@@ -62,9 +62,17 @@ _REASONS = {
     Reason.LEASE: "the lease is somebody else's, was released already, or is of another manager",
     Reason.IDENTITY: "the keys are of another model",
     Reason.INTEGRITY: "stored bytes did not verify",
-    Reason.ADMISSION: "more is asked for than the pool will ever hold",
+    Reason.ADMISSION: (
+        "more than there may be; the layer says whether to wait. 'pool', or a rejected request: more than will ever "
+        "fit, so waiting doesn't help. 'requests', 'load' and 'scheduler', or a deferred request: all rows, loads or "
+        "places are taken now; ask again when one has ended"
+    ),
     Reason.POOL_FULL: "not enough slots are free, and not enough can be evicted",
-    Reason.GAP: "the chain before the range is not resident",
+    Reason.GAP: (
+        "something between is missing. 'publish': the chain before the range is not resident. 'requests': a row of "
+        "the window or tail is not there, or drafts would overwrite one that is still needed; `drafts:` or "
+        "`retained:` in the model's profile makes room for more"
+    ),
     Reason.EPOCH: "the epoch in which it was begun has ended",
     Reason.STALE: "what was matched is gone or was replaced since",
     Reason.NOT_KEPT: "the window policy keeps none; the answer says what to replay",

@@ -62,7 +62,10 @@ class Core:
         isolation: Isolation | None = None,
     ) -> None:
         self.profile, self.policy = profile, policy
-        self._tables = {kind: kinds[kind] for kind in rules_of(profile)}
+        if unknown := sorted(set(kinds) - set(KINDS)):
+            raise ValueError(f"kinds= names {', '.join(unknown)}; there are: {', '.join(KINDS)}")
+        tables = {**KINDS, **kinds}
+        self._tables = {kind: tables[kind] for kind in rules_of(profile)}
         self._budgets = {kind: rule.budget for kind, rule in self._rules() if rule.budget is not None}
         self._cascades = {kind: rule.cascade for kind, rule in self._rules() if rule.cascade}
         numbers = [np.iinfo(table.META["tenant"]).max for table in self._tables.values() if "tenant" in table.META]

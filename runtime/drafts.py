@@ -56,7 +56,9 @@ class Drafts:
                 if count > fits:
                     now = int(self._rows.tokens[row])
                     what = f"row {row} has room for {fits} drafts after {now} tokens, not for {count}"
-                    raise Refused(Reason.GAP, "requests", f"{what}: they would overwrite rows of its {kind}")
+                    more = "more `drafts:`" if kind == "uncompressed_tail" else "more `drafts:` or `retained:`"
+                    fix = f"propose fewer, or generate the model's profile with {more}"
+                    raise Refused(Reason.GAP, "requests", f"{what}: they would overwrite rows of its {kind}; {fix}")
 
     def open(self, rows: Rows, counts: Numbers) -> None:
         """Slots for so many drafts of each row, or nothing: raises Refused (POOL_FULL) without them."""

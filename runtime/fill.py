@@ -75,6 +75,10 @@ class Fill(Handle):
         self.rebuild = rebuild
         self._staged: dict[tuple[str, str, int], npt.NDArray[np.uint8]] = {}
 
+    def __repr__(self) -> str:
+        extent = f"granules [{self.start}, {self.stop}) of {', '.join(self.kinds)}"
+        return f"<Fill {self.fill_id} of {self.owner!r}: {extent}>"
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds that have slots here."""

@@ -138,6 +138,10 @@ class Lease(Handle):
         self.replay = replay
         self.slots = slots
 
+    def __repr__(self) -> str:
+        marks = f"{'' if self.exact else ', not exact'}{', revoked' if self.revoked else ''}"
+        return f"<Lease {self.lease_id} of {self.owner!r}: {self.length} tokens{marks}>"
+
     @property
     def state_data_ptrs(self) -> tuple[Component, ...]:
         """Every tensor of every layer, in the order of the profile's groups. Refused (LEASE) as ``view`` is."""

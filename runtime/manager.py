@@ -85,11 +85,11 @@ class Manager:
         scrub: whether slots that go to another tenant are cleared ("tenant") or not ("none"); see ``isolation.py``.
         debug: whether leases, fills and loads note the call that opened them, for ``leaks`` and ``audit``.
         kinds: table classes by kind, of a package of one's own that was generated from other specs; the shipped ones
-            by default.
+            for those that it doesn't name.
 
     Raises:
-        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, two kinds share memory, or an option
-            is out of its range.
+        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, ``kinds`` names one that is none,
+            two kinds share memory, or an option is out of its range.
         OtherNamespace: the store keeps objects of another model, layout or meaning of scores.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
@@ -251,8 +251,8 @@ class Manager:
 
         Raises:
             ValueError: a deadline that is no time.
-            Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire;
-                nothing is held then.
+            Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire,
+                LEASE for a deadline that has passed; nothing is held then.
         """
         (lease,) = self.acquire_all(answer, owner=owner, deadline=deadline)
         return lease
@@ -263,6 +263,9 @@ class Manager:
         """The same for each request of a shared answer; all of them or none."""
         check_deadline(deadline)
         with self.lock:
+            if deadline is not None and (time := self.now()) > deadline:
+                what = f"the deadline {deadline} has passed already, it is {time} by the manager's clock"
+                raise Refused(Reason.LEASE, "lease", what)
             self.unpark()
             return self.acquire_now(answer, owner, deadline)
 

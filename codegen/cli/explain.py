@@ -11,6 +11,7 @@
   kvfsm explain publish          a protocol
   kvfsm explain tiny_llama       a model profile
   kvfsm explain HIT_PENDING      an answer of the manager, or (POOL_FULL) its reason
+  kvfsm explain Poisoned         an error of the runtime
 
 With --spec DIR the words are those of your own spec. A word that nobody knows is answered with the nearest ones.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 
@@ -100,17 +102,22 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
 
     if word in Reason.__members__:
         yield [f"reason {word}, of an answer or of the error Refused", *paragraph(Reason[word].reason, 2, "  ")]
+    from ...runtime import errors
+
+    error = getattr(errors, word, None)
+    if isinstance(error, type) and issubclass(error, errors.KvfsmError):
+        yield [f"error {word}", *paragraph(inspect.cleandoc(error.__doc__ or ""), 2, "  ")]
     for refusal in spec.vocabulary.refusals:
-        if refusal.name == word:
+        if word in (refusal.name, refusal.name.upper()):
             where = [
                 f"  {machine.name}.{event.name} in {'any state' if case.any_state else ', '.join(case.sources)}"
                 + (f" when {guard_text(case)}" if case.when is not None else "")
                 for machine in spec.all_machines
                 for event in machine.events
                 for case in event.cases
-                if case.refuse == word
+                if case.refuse == refusal.name
             ]
-            yield [f"refusal '{word}' (code {refusal.code}): {refusal.about}", *where]
+            yield [f"refusal '{refusal.name}' (code {refusal.code}): {refusal.about}", *where]
     for actor in spec.vocabulary.actors:
         if actor.name == word:
             events = [f"{machine.name}.{event.name}" for machine in spec.all_machines for event in machine.events

@@ -56,6 +56,7 @@ ANSWERS: Mapping[str, str] = {
     "RETRY": "an epoch ended between the look at memory and the look at the store: match again, at once",
     "STALE": "what was matched is gone or was replaced: `check` says so and `acquire` refuses it; match again",
     "REJECT": "asked for in a way that this manager can never serve: another model's keys, layout or alignment",
+    "DEFER": "of admission (`Deferred`): not now, and nothing was taken; ask again when somebody has ended",
     "PENDING": "of one object: not all of it is readable in memory; the plan brings it in",
     "PACKED": "of one object: in memory in its cold form; expanding it makes it readable",
     "REPLAY": "of one object: not kept; its rows are computed again from tokens, so the reuse is approximate",

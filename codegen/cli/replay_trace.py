@@ -142,7 +142,7 @@ def _fields(text: str, block: int, last: float) -> dict[str, Any]:
         raise _Wrong(f"this is {_kind(found)} and no object", f"give one object a line, such as {EXAMPLE}")
     for name in FIELDS:
         if name not in found:
-            near = difflib.get_close_matches(name, [*map(str, found)], 1)
+            near = difflib.get_close_matches(name, [each for each in map(str, found) if each not in FIELDS], 1)
             raise _Wrong(f"'{name}' is missing", f"rename '{near[0]}'" if near else f"add it, as in {EXAMPLE}")
     _check(found, "timestamp", _is_time, "milliseconds from the start, a number of at least 0")
     _check(found, "input_length", lambda value: _is_count(value, 1), f"tokens of the prompt, 1 to {_TOKENS_MAX}")

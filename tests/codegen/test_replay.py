@@ -378,6 +378,7 @@ GOOD = line(10, 600, 1, [1, 2])
         ("[1]", "this is a list and no object", "give one object a line"),
         (GOOD.replace("input_length", "input_lenght"), "'input_length' is missing", "rename 'input_lenght'"),
         ('{"timestamp": 1}', "'input_length' is missing", "add it, as in {"),
+        ('{"timestamp": 1, "input_length": 600}', "'output_length' is missing", "add it, as in {"),
         (line(10, 0, 1, []), "'input_length' is 0", "give tokens of the prompt, 1 to "),
         (line(10, 600, -1, [1, 2]), "'output_length' is -1", "give tokens of the answer"),
         (GOOD.replace("600", "600.5"), "'input_length' is 600.5", "give tokens of the prompt"),

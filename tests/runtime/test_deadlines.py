@@ -156,11 +156,11 @@ def test_a_lease_is_revoked_by_what_overdue_says_of_it(manager: Manager, time: T
 def test_nobody_takes_a_lease_from_a_reader_in_time(manager: Manager, time: Time) -> None:
     timed, endless = take(manager), take(manager, None)
     refused("is held, and its deadline is 5.0", lambda: manager.revoke(timed))
-    time.time = 1e9
-    refused("is held, and its deadline is None", lambda: manager.revoke(endless))
     other = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), NumpyBackend(), now=time)
     put(other, keys_of(other), 0, 3)
     foreign = take(other, 1.0)
+    time.time = 1e9
+    refused("is held, and its deadline is None", lambda: manager.revoke(endless))
     refused("another manager", lambda: manager.revoke(foreign))
     (receipt,) = other.overdue()
     refused("is not open here", lambda: manager.revoke(receipt))
@@ -242,6 +242,16 @@ def test_all_leases_of_a_shared_answer_have_the_deadline(manager: Manager, time:
     assert len(manager.overdue()) == len(leases) == 2
     for lease in leases:
         manager.release(lease)
+
+
+def test_a_deadline_that_has_passed_already_is_refused(manager: Manager, time: Time) -> None:
+    time.time = 6.0
+    refused("the deadline 5.0 has passed already, it is 6.0", lambda: take(manager, 5.0))
+    assert pins(manager) == 0 and manager.leaks() == ()
+    lease = take(manager, 6.0, "late")  # at the last moment
+    assert repr(lease) == f"<Lease {lease.lease_id} of 'late': {lease.length} tokens>"
+    fill = manager.reserve(keys_of(manager, 7), 0, 1, owner="writer")
+    assert repr(fill).startswith(f"<Fill {fill.fill_id} of 'writer': granules [0, 1) of compressed_kv")
 
 
 def test_without_deadlines_nobody_asks_for_the_time(manager: Manager, time: Time) -> None:

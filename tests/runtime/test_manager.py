@@ -9,7 +9,7 @@ from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import AnswerKind, Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
-from kvfsm.runtime.generated import Refusal
+from kvfsm.runtime.generated import KINDS, Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
@@ -172,6 +172,17 @@ def test_a_full_pool_refuses_whole() -> None:
     audited(manager)
     manager.abandon(fill)
     audited(manager)
+
+
+def test_kinds_of_ones_own_are_joined_by_the_shipped_ones() -> None:
+    class Own(KINDS["compressed_kv"]):  # type: ignore[misc]
+        """A class of another package."""
+
+    manager = make(kinds={"compressed_kv": Own})
+    assert isinstance(manager.core.pools["compressed_kv"].table, Own)
+    assert type(manager.core.pools["swa_window"].table) is KINDS["swa_window"]
+    with pytest.raises(ValueError, match="kinds= names mamba; there are: "):
+        make(kinds={"mamba": Own})
 
 
 def test_a_gap_before_a_fill_is_refused() -> None:
