@@ -48,10 +48,13 @@ class Admission:
     Args:
         manager: whose slots.
         limits: of what is under way at once.
+        boundaries: whether a step ends at the last whole granule of its prompt where the model keeps windows or tails,
+            which others find only where a row has ended.
     """
 
-    def __init__(self, manager: Manager, limits: Limits | None = None) -> None:
+    def __init__(self, manager: Manager, limits: Limits | None = None, *, boundaries: bool = False) -> None:
         self._manager = manager
+        self._boundaries = boundaries and bool(manager.core.trailing)
         self.limits = limits or Limits()
         self._names = {name: (number, limit) for number, (name, limit) in enumerate(self.limits.by_name().items())}
         self.words = manager.table(BudgetTable, max(1, len(self._names)))
@@ -208,6 +211,12 @@ class Admission:
         if reservation.ticket is not None:
             reservation.ticket.leave(reservation.owner)
 
+    def step_stop(self, tokens: int, start: int, step: int | None) -> int:
+        """Tokens that a step of a prompt ends at which goes on from ``start`` and computes ``step`` at most."""
+        stop = tokens if step is None else min(tokens, start + step)
+        whole = tokens - tokens % self._manager.profile.granule
+        return whole if self._boundaries and start < whole < stop else stop
+
     def bytes_of(self, answer: Answer) -> float:
         """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""
         _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
@@ -267,7 +276,7 @@ class Admission:
 
     def _first(self, tokens: int, reused: int, step: int | None) -> int:
         """Tokens that such a step ends at."""
-        return tokens if step is None else min(tokens, reused * self._manager.profile.granule + step)
+        return self.step_stop(tokens, reused * self._manager.profile.granule, step)
 
     def _reused(self, reservation: Reservation) -> int:
         """Granules that a reservation leases."""

@@ -30,7 +30,7 @@ _CODES = {queue: QueuedQueue[queue.name] for queue in Queue}
 _QUEUES = {code: queue for queue, code in _CODES.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Work:
     """What to compute of one request in the next step.
 
@@ -52,15 +52,34 @@ class Work:
     exact: bool
     waited: float
 
+    def __repr__(self) -> str:
+        again = "" if self.replay is None else f" after a replay of [{self.replay.start}, {self.replay.stop})"
+        return f"<Work: tokens [{self.start}, {self.stop}) of request {self.live.number} in row {self.row}{again}>"
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Who has stepped, of those who were asked for; who is in neither was given up, or has ended.
+
+    Attributes:
+        lives: who stepped, in the order in which they were named.
+        rows: of each of them.
+        back: who went back to wait, or ended for want of room, and has no row any more.
+    """
+
+    lives: tuple[Live, ...]
+    rows: tuple[int, ...]
+    back: tuple[Live, ...]
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Live:
     """One request.
 
     Attributes:
         number: of the request; never given twice.
-        keys: of its tokens.
-        tokens: that it has; those that are not in its row yet are computed first.
+        keys: of its tokens; they grow with it.
+        known: tokens that it began with, or begins with again; those that are not in its row yet are computed first.
         owner: who asked.
         since: when it came, or was preempted.
         attempts: times that a load of it which failed is tried again.
@@ -68,16 +87,18 @@ class Live:
         fault: what a load of it raised last, or why it ended before it had all its tokens.
         incarnation: of its row; the row is its own for as long as that is the row's.
         lacked: turns that it wasn't granted for want of room, since it came or was preempted.
+        home: of which scheduler it is.
     """
 
     number: int
     keys: Keys
-    tokens: int
+    known: int
     owner: str
     since: float
     attempts: int
     place: int  # in the table of words
     generation: int
+    home: LiveRequests
     begun: Future[Work] = field(default_factory=Future)
     fault: BaseException | None = None
     reservation: Reservation | None = None
@@ -86,7 +107,29 @@ class Live:
     row: int | None = None
     incarnation: int = 0
     lacked: int = 0
-    computed: int = 0  # tokens that its row accounts for
+    seen: int = 0  # tokens that its row was known to have last
+    owed: int = 0  # of these, those of work that was granted and that the engine doesn't know of yet
+    behind: tuple[tuple[Live, int, int], ...] = ()  # who ran, in which row and incarnation, when it gave room back
+
+    @property
+    def computed(self) -> int:
+        """Tokens of its row, as the request table says, but those that the engine was not told yet to compute.
+
+        Of a request that has ended those that were seen last.
+        """
+        row, requests = self.row, self.home.manager.requests
+        if row is None or not requests.holds(row, self.incarnation):
+            return self.seen
+        return int(requests.tokens[row]) - self.owed
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it has: those of its prompt, and those that were decoded or accepted since."""
+        return max(self.known, self.computed)
+
+    def __repr__(self) -> str:
+        where = "" if self.row is None else f" in row {self.row}"
+        return f"<Live: request {self.number}, {self.tokens} tokens{where}>"
 
 
 class LiveRequests:
@@ -99,12 +142,14 @@ class LiveRequests:
         clock: the time.
 
     Attributes:
+        manager: that one.
         by_number: the live ones, in the order in which they came.
         granted: work that was granted and not handed to the engine yet.
         tally: what has been counted.
     """
 
     def __init__(self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float]) -> None:
+        self.manager = manager
         self.queues = queues
         self.words = manager.table(QueuedTable, most)
         self.by_number: dict[int, Live] = {}
@@ -122,13 +167,31 @@ class LiveRequests:
         """
         if not self._free:
             raise Refused(Reason.ADMISSION, "scheduler", f"{len(self.words)} places, and all are taken")
-        live = Live(self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0)
+        if (others := self.manager.served) is not self.by_number:
+            if others:
+                what = "another scheduler of this manager has live requests: neither would see whom to preempt for want"
+                raise Refused(Reason.ADMISSION, "scheduler", f"{what} of room; give each a manager of its own")
+            self.manager.served = self.by_number
+        live = Live(self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0, self)
         self.fire("arrive", live, where=queue)
         live.generation = int(self.words.fields("generation", [live.place])[0])
         self.by_number[live.number] = live
         self.put(live, queue, cost, holds=False)
         self.tally.arrived += 1
         return live
+
+    def check(self, live: Live) -> None:
+        """Whether a request is one of these, live or not any more.
+
+        Raises:
+            TypeError: it is no request at all.
+            Refused: LEASE; it is another scheduler's.
+        """
+        if not isinstance(live, Live):
+            hint = "give its .live" if isinstance(live, Work) else "give what submit() returned"
+            raise TypeError(f"this is a {type(live).__name__} and no request; {hint}")
+        if live.home is not self or self.by_number.get(live.number, live) is not live:
+            raise Refused(Reason.LEASE, "scheduler", f"request {live.number} is another scheduler's")
 
     def fire(self, event: str, live: Live, **given: Any) -> None:
         """An event on its word, which can't be refused.
@@ -167,6 +230,23 @@ class LiveRequests:
         """Those that run, in the order in which they came."""
         return [live for live in self.by_number.values() if live.row is not None]
 
+    def let_pass(self, live: Live) -> None:
+        """Who gives its room back for want of it begins again when one of those who run has ended, or given room back.
+
+        Else it would take the room at once that it gave them.
+        """
+        live.behind = tuple(
+            (other, other.row, other.incarnation)
+            for other in self.running()
+            if other is not live and other.row is not None
+        )
+
+    def lets_pass(self, live: Live) -> bool:
+        """Whether it waits for that still."""
+        if not all((other.row, other.incarnation) == (row, since) for other, row, since in live.behind):
+            live.behind = ()
+        return bool(live.behind)
+
     def put(self, live: Live, queue: Queue, cost: float, *, holds: bool) -> None:
         """It waits for a turn, and nowhere else."""
         self.withdraw(live)
@@ -186,10 +266,18 @@ class LiveRequests:
     def again(self, live: Live, queue: Queue, cost: float) -> None:
         """It has nothing any more of what it had, and waits anew."""
         self.fire("preempt", live, where=queue)
+        live.known = live.tokens
         self._let_go(live)
-        live.computed, live.lacked, live.since = 0, 0, self._clock()
+        live.seen, live.lacked, live.since = 0, 0, self._clock()
         self.tally.preempted += 1
         self.put(live, queue, cost, holds=False)
+
+    def hand_out(self) -> tuple[Work, ...]:
+        """What was granted and not handed out yet, once; the engine computes it before it comes back."""
+        work, self.granted = tuple(self.granted), []
+        for one in work:
+            one.live.owed = 0
+        return work
 
     def forget(self, live: Live) -> None:
         """Its word is nobody's."""
@@ -201,5 +289,6 @@ class LiveRequests:
             self._free.append(live.place)
 
     def _let_go(self, live: Live) -> None:
-        live.reservation, live.loading, live.row = None, None, None
+        live.reservation, live.loading, live.row, live.behind = None, None, None, ()
+        live.owed = 0
         self.granted = [work for work in self.granted if work.live is not live]

@@ -187,6 +187,7 @@ class Manager:
         Raises:
             ValueError: a negative ``draft`` or ``at_most``.
         """
+        _check_are_keys(keys)
         return self.matcher.match((Request(keys, tokens),), asks, draft, at_most)
 
     def match_shared(
@@ -695,7 +696,8 @@ class Manager:
         return call_site() if self._debug else None
 
     def check_keys(self, keys: Keys) -> None:
-        """Raise Refused (IDENTITY) for keys of another model; under them nothing would ever be found."""
+        """Raise Refused (IDENTITY) for keys of another model, where nothing would be found; TypeError for none."""
+        _check_are_keys(keys)
         if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
@@ -740,6 +742,11 @@ class Manager:
 
     def _tell_room(self, poisoned: bool) -> None:
         self.core.room.tell(anyway=poisoned)
+
+
+def _check_are_keys(keys: Keys) -> None:
+    if not isinstance(keys, Keys):
+        raise TypeError(f"this is a {type(keys).__name__}; give keys, such as this manager's keys(tokens)")
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:

@@ -252,7 +252,7 @@ class RequestTable:
     def publish(
         self, row: int, keys: Keys, *, priority: int = 0, ttl: int | None = None, done: Done | None = None
     ) -> int:
-        """Let others find the row's whole granules; returns how many the row shares now.
+        """Let others find the row's whole granules, as far as the keys go; returns how many the row shares now.
 
         The row goes on reading them under pins; where others published the same before, it changes over to theirs.
         Boundary kinds are published when the row ends exactly at a boundary. Drafts don't count.
@@ -272,7 +272,7 @@ class RequestTable:
         with self._manager.lock:
             self._rows.check(row)
             self._manager.core.check_keeping(priority, ttl)
-            self._publisher.check_keys(row, keys)
+            self._manager.check_keys(keys)
             self._publisher.check_epoch(row)
             self._manager.tick()
             self._manager.drop_expired()
@@ -281,8 +281,8 @@ class RequestTable:
     def preempt(self, row: int, keys: Keys, *, done: Done | None = None) -> Preempted:
         """Put a request back: its drafts go, its whole granules are published if they can be, and its slots are free.
 
-        Whether or not they could be published, the request can be begun again at exactly ``Preempted.tokens``; see
-        ``preemption.py``.
+        Those that the keys don't reach are not published. Whether or not they could be, the request can be begun again
+        at exactly ``Preempted.tokens``; see ``preemption.py``.
 
         Args:
             row: row number; it can be given to another request at once.
@@ -291,12 +291,12 @@ class RequestTable:
 
         Raises:
             Refused: IDENTITY for keys of another model; nothing has changed then.
-            ValueError: a row that holds no request, or keys that don't cover its whole granules.
+            ValueError: a row that holds no request.
         """
         with self._manager.lock:
             state, refusal = self._rows, None
             state.check(row)
-            self._publisher.check_keys(row, keys)
+            self._manager.check_keys(keys)
             done = still(done)
             self._manager.unpark()
             self._manager.tick()

@@ -26,13 +26,6 @@ class RowPublisher:
         self._rows = rows
         self._window = window
 
-    def check_keys(self, row: int, keys: Keys) -> None:
-        """Raise Refused (IDENTITY) for keys of another model, ValueError for keys that don't cover the row."""
-        self._rows.manager.check_keys(keys)
-        whole = int(self._rows.tokens[row]) // self._rows.granule
-        if whole > len(keys):
-            raise ValueError(f"the row holds {whole} whole granules, the keys {len(keys)}")
-
     def check_epoch(self, row: int) -> None:
         """Raise Refused (EPOCH) where the row goes on from what was computed before a reset."""
         rows, manager = self._rows, self._rows.manager
@@ -45,7 +38,7 @@ class RowPublisher:
     ) -> int:
         """See ``RequestTable.publish``; the row was checked."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
-        start, stop = int(rows.shared[row]), int(rows.tokens[row]) // rows.granule
+        start, stop = int(rows.shared[row]), min(int(rows.tokens[row]) // rows.granule, len(keys))
         if stop <= start:
             return start
         kinds = [kind for kind in rows.kinds if kind in core.paged]

@@ -1,4 +1,4 @@
-"""Running requests of a scheduler: their next chunks, decoded tokens, what they publish, and how they end or go back.
+"""Running requests of a scheduler: their chunks, tokens, drafts, what they publish, and how they end or go back.
 
 A lock of its own keeps rows from ending while they are stepped; where both are needed it is taken before the manager's.
 An engine that sleeps may have its memory allocated anew under running requests. A row's incarnation says so: who has
@@ -7,7 +7,8 @@ lost its row waits anew, from its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from .admission import Admission
 from .answers import Reason
 from .errors import Refused
 from .generated.queued import QueuedState
+from .keys import Keys
 from .lease import Done
-from .live_requests import Live, LiveRequests, Work
+from .live_requests import Live, LiveRequests, Stepped, Work
 from .queues import Queue
 from .reservation import FOR_ROOM
 
@@ -74,7 +76,11 @@ class RunningRows:
             row, start = live.row, live.computed
             if row is None:
                 return  # it was given up meanwhile
-            stop = live.tokens if self._chunk is None else min(live.tokens, start + self._chunk)
+            if live.owed:  # it began in this very round
+                with self._manager.lock:
+                    self._requests.queues.passed(live.number, stops=False)
+                return
+            stop = self._admission.step_stop(live.tokens, start, self._chunk)
             try:
                 self._manager.requests.extend(row, stop - start)
             except Refused as refused:
@@ -86,46 +92,93 @@ class RunningRows:
                 self.short.append(live)
                 return
             with self._manager.lock:
-                live.computed = stop
+                live.seen = stop
                 exact = not self._manager.requests.is_lossy(row)
                 self.granted(live, Work(live, row, start, stop, None, exact, self._clock() - live.since))
 
     def granted(self, live: Live, work: Work) -> None:
         """Its turn was granted; what is left of its prompt waits for the next. The caller holds the manager's lock."""
         self._requests.granted.append(work)
+        live.owed = work.stop - work.start
         if live.number in self._requests.queues:
             self._requests.queues.granted(live.number)
-        if live.computed < live.tokens:
-            rest = live.tokens - live.computed
-            cost = rest if self._chunk is None else min(rest, self._chunk)
+        if work.stop < live.tokens:
+            cost = self._admission.step_stop(live.tokens, work.stop, self._chunk) - work.stop
             self._requests.put(live, Queue.RESIDENT, float(cost), holds=True)
 
-    def decode(self, lives: Iterable[Live], done: Done | None) -> tuple[Live, ...]:
+    def decode(self, lives: Sequence[Live], tokens: Sequence[int] | None, done: Done | None) -> Stepped:
         """See ``Scheduler.decode``."""
+        given = None if tokens is None else _given(lives, [[token] for token in tokens])
         stepping = list(lives)
         with self.lock:
             gone = self.notice(stepping)
         while True:
             with self.lock:
                 stepping = self._decoding([live for live in stepping if live not in gone])
-                rows = [live.row for live in stepping if live.row is not None]
+                self._check_given(stepping, given)
                 try:
-                    self._manager.requests.step(rows, done=done)
+                    self._manager.requests.step(_rows(stepping), done=done)
                 except Refused as error:
                     if error.refusal not in (*FOR_ROOM, Reason.ADMISSION):
                         raise
                     gone.append(self._yield(error, done))
                     continue
-                for live in stepping:
-                    live.computed += 1
-                    live.tokens = max(live.tokens, live.computed)
-            return tuple(gone)
+                return self._grown(stepping, given, gone)
+
+    # ---- drafts -----------------------------------------------------------------------------------------------------
+
+    def propose(self, lives: Sequence[Live], counts: int | Sequence[int]) -> Stepped:
+        """See ``Scheduler.propose``."""
+        wanted = _each(lives, counts)
+        with self.lock:
+            gone = self.notice(lives)
+            stepping = self._decoding([live for live in lives if live not in gone])
+            self._manager.requests.propose(_rows(stepping), [wanted[live] for live in stepping])
+            return Stepped(tuple(stepping), tuple(_rows(stepping)), tuple(gone))
+
+    def accept(
+        self,
+        lives: Sequence[Live],
+        counts: int | Sequence[int],
+        tokens: Sequence[Sequence[int]] | None,
+        done: Done | None,
+    ) -> Stepped:
+        """See ``Scheduler.accept``."""
+        kept = _each(lives, counts)
+        given = None if tokens is None else _given(lives, tokens)
+        if given is not None and (odd := [live.number for live in lives if len(given[live]) != kept[live]]):
+            raise ValueError(f"other tokens than are accepted of requests {odd}; give those, and no more")
+        with self.lock:
+            gone = self.notice(lives)
+            stepping = self._decoding([live for live in lives if live not in gone])
+            self._check_given(stepping, given)
+            self._manager.requests.accept(_rows(stepping), [kept[live] for live in stepping], done=done)
+            return self._grown(stepping, given, gone)
+
+    def rollback(self, live: Live, to: int, keys: Keys | None, done: Done | None) -> bool:
+        """See ``Scheduler.rollback``."""
+        with self.lock:
+            if self.notice([live]) or not self._decoding([live]):
+                return False
+            kept = live.keys if keys is None else keys
+            self._manager.check_keys(kept)
+            if kept.tokens > to:
+                raise ValueError(f"keys of {kept.tokens} tokens, and {to} are left; give keys= of no more than those")
+            assert live.row is not None
+            self._manager.requests.rollback(live.row, to, done=done)
+            with self._manager.lock:
+                live.keys, live.seen, live.known = kept, to, min(live.known, to)
+            return True
+
+    # ---- sharing ----------------------------------------------------------------------------------------------------
 
     def publish(self, live: Live, done: Done | None) -> int:
         """See ``Scheduler.publish``."""
         with self.lock:
             if self.notice([live]) or not self.runs(live) or live.row is None:
                 return 0
+            if live.owed:  # nobody has computed that, and so nobody may find it
+                return int(self._manager.requests.shared_tokens([live.row])[0]) // self._manager.profile.granule
             return self._manager.requests.publish(live.row, live.keys, done=done)
 
     # ---- ends -------------------------------------------------------------------------------------------------------
@@ -146,10 +199,11 @@ class RunningRows:
     def preempt_now(self, live: Live, done: Done | None) -> None:
         """See ``preempt``; it runs, has its row, and the caller holds ``lock``."""
         assert live.row is not None
-        if live.keys.tokens >= live.computed:
-            self._manager.requests.preempt(live.row, live.keys, done=done)
-        else:
+        live.seen = live.computed
+        if live.owed:  # as in publish
             self._manager.requests.finish(live.row, done=done)
+        else:
+            self._manager.requests.preempt(live.row, live.keys, done=done)
         with self._manager.lock:
             self._leave(live)
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
@@ -158,6 +212,7 @@ class RunningRows:
     def end(self, live: Live, event: str, done: Done | None) -> None:
         """The row of a running request ends, if it has it still. The caller holds ``lock``."""
         assert live.row is not None
+        live.seen = live.computed
         if self._has_row(live):
             self._manager.requests.finish(live.row, done=done)
         with self._manager.lock:
@@ -222,6 +277,8 @@ class RunningRows:
             self._requests.tally.cut_short += 1
         else:
             self.preempt_now(youngest, done)
+            with self._manager.lock:
+                self._requests.let_pass(youngest)
         return youngest
 
     def _alone(self) -> bool:
@@ -239,6 +296,21 @@ class RunningRows:
             raise ValueError(f"prompts of requests {early} are not computed yet")
         return running
 
+    def _check_given(self, lives: list[Live], given: Mapping[Live, list[int]] | None) -> None:
+        """Raise ValueError where tokens are given for keys that don't end where the row does."""
+        for live in lives if given is not None else ():
+            if live.keys.tokens != live.computed:
+                what = f"the keys of request {live.number} have {live.keys.tokens} tokens, and its row {live.computed}"
+                raise ValueError(f"{what}; tokens= goes on from keys that have them all")
+
+    def _grown(self, lives: list[Live], given: Mapping[Live, list[int]] | None, gone: list[Live]) -> Stepped:
+        """Rows have grown, and keys grow with them."""
+        for live in lives:
+            live.seen = live.computed
+            if given is not None:
+                live.keys.extend(given[live])
+        return Stepped(tuple(lives), tuple(_rows(lives)), tuple(gone))
+
     def _has_row(self, live: Live) -> bool:
         with self._manager.lock:
             return live.row is not None and self._manager.requests.holds(live.row, live.incarnation)
@@ -247,3 +319,26 @@ class RunningRows:
         """It counts as one who has slots no more. The caller holds the manager's lock."""
         if live.reservation is not None:
             self._admission.leave_now(live.reservation)
+
+
+def _rows(lives: Iterable[Live]) -> list[int]:
+    """Rows of requests that run."""
+    return [live.row for live in lives if live.row is not None]
+
+
+def _each(lives: Sequence[Live], counts: int | Sequence[int]) -> dict[Live, int]:
+    """A number for each request."""
+    listed = [operator.index(counts)] * len(lives) if not isinstance(counts, Sequence) else list(counts)
+    if len(listed) != len(lives):
+        raise ValueError(f"{len(listed)} numbers for {len(lives)} requests; give one for each, or one for all")
+    return dict(zip(lives, listed, strict=True))
+
+
+def _given(lives: Sequence[Live], tokens: Sequence[Iterable[int]]) -> dict[Live, list[int]]:
+    """Token ids for each request."""
+    listed = [[operator.index(token) for token in some] for some in tokens]
+    if len(listed) != len(lives):
+        raise ValueError(f"tokens for {len(listed)} of {len(lives)} requests; give those of each, in their order")
+    if odd := [token for some in listed for token in some if not 0 <= token < 1 << 31]:
+        raise ValueError(f"token ids {odd}; give ids in [0, 2**31)")
+    return dict(zip(lives, listed, strict=True))

@@ -10,31 +10,41 @@ The engine computes what a ``Work`` says, and then:
 
     publish    others find the whole granules of a running request
     decode     a token for each of some running requests; where there is no room, the youngest go back to wait
+    propose    room for drafts of some running requests; accept some of them, or reject, before they are stepped again
+    rollback   a running request goes on from fewer tokens
     finish     a request has all its tokens
     preempt    a request goes back to wait, and begins again where the cache still knows it; before the engine sleeps,
                ``preempt_all``, so that nobody holds memory that goes away
     cancel     at any moment, from any thread; never waits for a transfer
 
 Who goes back has its whole granules published, so an engine has launched what ``schedule`` gave it before it decodes,
-preempts or schedules again.
+preempts or schedules again. Drafts and rollbacks go through here as well, and not through the request table, which
+knows nothing of keys.
+
+Who is published is found by its keys, which grow with it: give ``tokens=`` to ``decode`` and ``accept``, or extend
+``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
+
+Once the manager is poisoned each of these raises Poisoned, and so does ``begun``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, InvalidStateError
+from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission, Limits, Stage
+from .errors import Poisoned
 from .generated.queued import QueuedState, QueuedTable
 from .keys import Keys
 from .lease import Done, still
-from .live_requests import Live, LiveRequests, Work
+from .live_requests import Live, LiveRequests, Stepped, Work
 from .load_workers import LoadWorkers
 from .queues import Queue, Queues, queue_of
 from .running_rows import RunningRows
@@ -45,7 +55,23 @@ from .turns import Turns
 if TYPE_CHECKING:
     from .manager import Manager
 
-__all__ = ["Live", "Scheduler", "Work"]
+__all__ = ["Live", "Scheduler", "Stepped", "Work"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _tells(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
+    """Whoever finds the manager poisoned tells those who wait to begin."""
+
+    @functools.wraps(method)
+    def told(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        try:
+            return method(self, *arguments, **options)
+        finally:
+            self._tell_poison()
+
+    return told
 
 
 class Scheduler:
@@ -56,9 +82,11 @@ class Scheduler:
         executor: runs loads; ``ThreadPoolExecutor(n)``. Not shut down here.
         limits: of what is under way at once.
         queues: whose turn it is.
-        budgets: what may be granted in one call of ``schedule``, by queue, in the units of ``Queue.spends``; without
-            one, all that there is room for.
-        chunk: tokens of a prompt that one step computes at most, a multiple of the granule; None: all of it.
+        budgets: what may be granted in one call of ``schedule``, by queue, in the units of ``Queue.spends``, above 0;
+            without one, all that there is room for.
+        chunk: tokens of a prompt that one step computes at most, a multiple of the granule; None: all of it. Where the
+            model has windows or tails, a step ends at the prompt's last whole granule in any case, and the rest takes
+            one more: publish in between, or no boundary is kept at which others could go on.
         attempts: times that a load which failed is tried again before the request computes.
         requests: most that are live at once.
         clock: the time, for waits and ageing.
@@ -91,10 +119,14 @@ class Scheduler:
         if chunk is not None and (chunk < granule or chunk % granule):
             raise ValueError(f"chunks of {chunk} tokens; give a multiple of the granule, {granule}")
         high = QueuedTable.LAYOUT.field("tries").high
+        if unknown := [queue for queue in budgets if queue not in set(Queue)]:
+            raise ValueError(f"budgets of {unknown}; queues are {', '.join(Queue)}")
+        if low := [f"{budget} for '{queue}'" for queue, budget in budgets.items() if not budget > 0]:
+            raise ValueError(f"budgets of {', '.join(low)}; give numbers above 0, or none")
         if requests < 1 or not 0 <= attempts <= high:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
         self.manager = manager
-        self.admission = Admission(manager, limits)
+        self.admission = Admission(manager, limits, boundaries=True)
         self.queues = Queues() if queues is None else queues  # empty ones are false
         self._attempts = attempts
         self._requests = LiveRequests(manager, self.queues, requests, clock)
@@ -110,22 +142,27 @@ class Scheduler:
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
+    @_tells
     def submit(self, keys: Keys, tokens: int | None = None, *, owner: str = "") -> Live:
         """A request comes. It waits in the queue of what it misses first, and has nothing yet.
 
         Args:
-            keys: of its prompt.
+            keys: of its prompt, with all its whole granules at least. They are the request's from now on.
             tokens: length of the prompt; that of the keys by default.
             owner: who asks; turns are shared fairly between owners.
 
         Raises:
             Refused: ADMISSION when as many as there may be are live; IDENTITY for keys of another model.
-            ValueError: no tokens.
+            ValueError: no tokens, or more whole granules than the keys have.
+            TypeError: no keys.
         """
         self.manager.check_keys(keys)
         tokens = keys.tokens if tokens is None else tokens
         if tokens < 1:
             raise ValueError(f"a prompt of {tokens} tokens; give at least 1")
+        if tokens // keys.granule > len(keys):
+            what = f"keys of {keys.tokens} tokens for a prompt of {tokens}"
+            raise ValueError(f"{what}; give keys of all its whole granules, of {keys.granule} tokens each")
         answer = self.manager.match(keys, tokens)
         queue = queue_of(answer)
         with self.manager.lock:
@@ -134,6 +171,7 @@ class Scheduler:
         self._changed.set()
         return live
 
+    @_tells
     def cancel(self, live: Live, *, done: Done | None = None) -> bool:
         """Give a request up, whatever it is doing; False when it has ended already. Waits for no transfer.
 
@@ -142,6 +180,7 @@ class Scheduler:
             done: whether the device has ended the steps begun so far, those included that ``schedule`` has returned; a
                 running request's slots wait for it. What it raises goes to the caller, with nothing changed.
         """
+        self._requests.check(live)
         tickets: list[Ticket] = []
         with self._running.lock:
             with self.manager.lock:
@@ -150,7 +189,9 @@ class Scheduler:
                     return False
                 runs = live.row is not None
                 if not runs:
-                    tickets = self._give_up(live, state, still(done))
+                    done = still(done)
+                    self.manager.tick()  # what may raise comes before anything has changed
+                    tickets = self._give_up(live, state, done)
             if runs:
                 self._running.end(live, "abort", done)
             self._requests.tally.cancelled += 1
@@ -166,25 +207,33 @@ class Scheduler:
         Raises:
             Refused: it was rejected.
             asyncio.CancelledError: it was given up.
+            Poisoned: an invariant broke before it began.
         """
+        self._requests.check(live)
+        self._tell_poison()
         try:
             return await asyncio.wrap_future(live.begun)
         except BaseException:
-            self.cancel(live)
+            with suppress(Poisoned):
+                self.cancel(live)
             raise
 
+    @_tells
     def state(self, live: Live) -> str:
         """The state of its word: "waiting" to "running"; "draining" while a load ends after it, "absent" at the end."""
+        self._requests.check(live)
         with self.manager.lock:
             state = self._requests.state(live)
         return "absent" if state is None else state.name.lower()
 
+    @_tells
     def where(self, live: Live) -> Queue:
         """The queue that a live request is in.
 
         Raises:
             ValueError: it has ended.
         """
+        self._requests.check(live)
         with self.manager.lock:
             found = None if self._requests.state(live) is None else self._requests.where(live)
         if found is None:
@@ -193,6 +242,7 @@ class Scheduler:
 
     # ---- for the engine ---------------------------------------------------------------------------------------------
 
+    @_tells
     def schedule(self) -> tuple[Work, ...]:
         """Grant turns in all queues, as far as room and budgets go; returns what to compute now.
 
@@ -205,24 +255,29 @@ class Scheduler:
                 the next call.
         """
         self._changed.clear()
-        self._turns.round()
-        with self.manager.lock:
-            work = tuple(self._requests.granted)
-            self._requests.granted.clear()
+        if self._requests.granted:  # a round was broken off, and the engine does not know of these yet
+            self._running.begin_round()
+            self._changed.set()
+        else:
+            self._turns.round()
+        with self._running.lock, self.manager.lock:
+            work = self._requests.hand_out()
         for one in work:
             begun = one.live.begun
             if not begun.done() and begun.set_running_or_notify_cancel():
-                begun.set_result(one)
+                with suppress(InvalidStateError):  # it was told of poison just now
+                    begun.set_result(one)
         if not work:
             self._running.unblock()
         return work
 
+    @_tells
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there may be turns since the last ``schedule`` began; False when the time is up first.
 
         Whoever gives room back wakes it, be it no request of this scheduler, and so do loads that end. But no one is
         told when the device ends: where slots wait for that (``done``), the engine calls ``wake`` when a step of its
-        has ended, or gives a timeout.
+        has ended, or gives a timeout. A manager that was poisoned wakes it as well, and the next call raises Poisoned.
         """
         return self._changed.wait(timeout)
 
@@ -230,37 +285,108 @@ class Scheduler:
         """The device has ended something: whoever waits looks again. From any thread."""
         self._changed.set()
 
+    @_tells
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.
 
         Nothing happens, and 0 is returned, where it was given up meanwhile, or has lost its row.
 
         Args:
-            live: the request; its keys cover its tokens.
+            live: the request; what its keys don't reach yet isn't published.
             done: as for ``RequestTable.publish``.
 
         Raises:
             Refused: GAP or EPOCH, see there; the request runs on, and shares what it did.
             ValueError: it waits.
         """
+        self._requests.check(live)
         return self._running.publish(live, done)
 
-    def decode(self, lives: Iterable[Live], *, done: Done | None = None) -> tuple[Live, ...]:
-        """One decoded token for each of some running requests; returns those that went back to wait.
+    @_tells
+    def decode(
+        self, lives: Iterable[Live], *, tokens: Iterable[int] | None = None, done: Done | None = None
+    ) -> Stepped:
+        """One decoded token for each of some running requests; says who stepped, and who went back to wait.
 
         These lacked room, or their memory was allocated anew. A request for which there is no room though nobody else
-        has any ends, with its ``fault`` saying so; it is among the returned. Requests that were given up meanwhile are
-        passed over.
+        has any ends, with its ``fault`` saying so, and counts as one that went back. Requests that were given up
+        meanwhile are passed over: launch what ``Stepped.rows`` says.
 
         Args:
             lives: running requests whose prompts are computed.
+            tokens: the ids of the tokens whose state this step writes, one for each request; the keys of those who
+                step are extended by them. None: their owner does that.
             done: whether the device has ended the steps begun so far.
 
         Raises:
-            ValueError: a request that waits, whose prompt is not computed, or twice.
+            ValueError: a request that waits, whose prompt is not computed, or twice; tokens for keys that lack some.
+            Refused: LEASE for a request of another scheduler.
         """
-        return self._running.decode(lives, done)
+        named = self._named(lives)
+        return self._running.decode(named, None if tokens is None else list(tokens), done)
 
+    @_tells
+    def propose(self, lives: Iterable[Live], counts: int | Sequence[int]) -> Stepped:
+        """Room for drafts after the tokens of some running requests; says who has it.
+
+        Args:
+            lives: running requests whose prompts are computed.
+            counts: drafts of each, or of all of them.
+
+        Raises:
+            Refused: GAP where the model's tail or window has no rows for so many, POOL_FULL without slots. Nothing has
+                changed then: go on with fewer, or with ``decode``, which makes room.
+            ValueError: as for ``decode``, or a request that has open drafts.
+        """
+        return self._running.propose(self._named(lives), counts)
+
+    @_tells
+    def accept(
+        self,
+        lives: Iterable[Live],
+        counts: int | Sequence[int],
+        *,
+        tokens: Iterable[Sequence[int]] | None = None,
+        done: Done | None = None,
+    ) -> Stepped:
+        """The first drafts of some running requests become their tokens, the others go; says whose.
+
+        Args:
+            lives: running requests.
+            counts: drafts to accept of each, or of all of them.
+            tokens: for each request the ids of those accepted, by which its keys are extended; None: their owner does
+                that.
+            done: whether the device has ended the steps begun so far.
+
+        Raises:
+            ValueError: more than were proposed, or as for ``decode``.
+        """
+        named = self._named(lives)
+        return self._running.accept(named, counts, None if tokens is None else list(tokens), done)
+
+    @_tells
+    def reject(self, lives: Iterable[Live], *, done: Done | None = None) -> Stepped:
+        """The drafts of some running requests go, as if they had never been. As ``accept`` of 0."""
+        return self._running.accept(self._named(lives), 0, None, done)
+
+    @_tells
+    def rollback(self, live: Live, to: int, *, keys: Keys | None = None, done: Done | None = None) -> bool:
+        """A running request goes on from its first ``to`` tokens, without drafts; False where it was given up.
+
+        Args:
+            live: a running request whose prompt is computed.
+            to: tokens that it has afterwards.
+            keys: of no more than these, which are its own from now on; needed where those that it has go further.
+            done: whether the device has ended the steps begun so far.
+
+        Raises:
+            Refused: GAP when what it needs there is gone already, see ``RequestTable.rollback``; nothing has changed.
+            ValueError: a request that waits, whose prompt is not computed, or that has fewer tokens; keys of more.
+        """
+        self._requests.check(live)
+        return self._running.rollback(live, to, keys, done)
+
+    @_tells
     def finish(self, live: Live, *, done: Done | None = None) -> None:
         """A running request has all its tokens: what it shares stays in the cache, what it owns is free.
 
@@ -269,8 +395,10 @@ class Scheduler:
         Raises:
             ValueError: it waits.
         """
+        self._requests.check(live)
         self._running.finish(live, done)
 
+    @_tells
     def preempt(self, live: Live, *, done: Done | None = None) -> None:
         """A running request gives its slots back and waits anew, for all the tokens that it has by now.
 
@@ -280,8 +408,10 @@ class Scheduler:
         Raises:
             ValueError: it waits.
         """
+        self._requests.check(live)
         self._running.preempt(live, done)
 
+    @_tells
     def preempt_all(self, *, done: Done | None = None) -> bool:
         """Every request gives back all that it holds, loads included, and waits anew; for an engine that will sleep.
 
@@ -304,6 +434,7 @@ class Scheduler:
                     self._running.preempt_now(live, done)
             with self.manager.lock:
                 done = still(done)
+                self.manager.tick()
                 for live in self.live.values():
                     tickets += self._put_back(live, done)
         for ticket in tickets:
@@ -312,6 +443,7 @@ class Scheduler:
         with self.manager.lock:
             return not any(live.loading is not None for live in self.live.values())
 
+    @_tells
     def report(self) -> Report:
         """What has been counted so far; see there for the units."""
         with self.manager.lock:
@@ -320,6 +452,22 @@ class Scheduler:
             states = {name: count for name, count in states.items() if count and name != "absent"}
             in_flight = {name: self.admission.taken(name) for name in self.admission.limits.by_name()}
             return self._requests.tally.report(depths, states, in_flight)
+
+    # ---- small helpers ----------------------------------------------------------------------------------------------
+
+    def _named(self, lives: Iterable[Live]) -> list[Live]:
+        named = list(lives)
+        for live in named:
+            self._requests.check(live)
+        return named
+
+    def _tell_poison(self) -> None:
+        """Once the manager is poisoned nobody begins any more."""
+        if (reason := self.manager.lock.reason) is None:
+            return
+        for live in list(self.live.values()):
+            with suppress(InvalidStateError):
+                live.begun.set_exception(Poisoned(reason.invariant, reason.where, reason.what, reason.events))
 
     # ---- small helpers; the caller holds the manager's lock ---------------------------------------------------------
 

@@ -88,8 +88,8 @@ class Turns:
         """What a turn spends of its queue's budget. The caller holds the lock."""
         if queue in TRANSFERS:
             return self._admission.bytes_of(answer)
-        rest = tokens - answer.now
-        return float((rest if self._chunk is None else min(rest, self._chunk)) + len(answer.replay or ()))
+        rest = self._admission.step_stop(tokens, answer.now, self._chunk) - answer.now
+        return float(rest + len(answer.replay or ()))
 
     # ---- a round ----------------------------------------------------------------------------------------------------
 
@@ -149,8 +149,12 @@ class Turns:
                 if live is not self._claimant:
                     return
                 queue = where
+            decision: Reservation | Deferred | Rejected
             try:
-                decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
+                if self._lets_pass(live):
+                    decision = Deferred(Reason.POOL_FULL, "it has given room back to those who run")
+                else:
+                    decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
             except Refused as refused:
                 if refused.refusal.name != "STALE":
                     raise
@@ -165,6 +169,10 @@ class Turns:
         with self._manager.lock:
             self._requests.passed(live, Reason.STALE.name)
         self._changed()
+
+    def _lets_pass(self, live: Live) -> bool:
+        with self._manager.lock:
+            return self._requests.lets_pass(live)
 
     def _route(self, live: Live, where: Queue, answer: Answer) -> None:
         """It misses something else by now."""
@@ -246,6 +254,6 @@ class Turns:
             raise
         self._requests.fire("start", live)
         live.row, live.incarnation = row, self._manager.requests.incarnation(row)
-        live.computed = reservation.first
+        live.seen = reservation.first
         waited = self._clock() - live.since
         self._running.granted(live, Work(live, row, start, reservation.first, replay, exact, waited))

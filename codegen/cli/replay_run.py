@@ -302,7 +302,7 @@ class Replay:
         if not decoding:
             return ()
         with self._timed():
-            gone = self.scheduler.decode([run.live for run in decoding])
+            gone = self.scheduler.decode([run.live for run in decoding]).back
         decoded = [run for run in decoding if run.live not in gone]
         for run in decoded:
             answer, granules = self.trace.answer(run.course.asked), len(run.keys)

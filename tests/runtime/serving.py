@@ -179,7 +179,7 @@ def faults(scheduler: Scheduler) -> list[str]:
         turn = (
             (state is QueuedState.WAITING and live.joined is None)
             or state is QueuedState.READY
-            or (state is QueuedState.RUNNING and live.computed < live.tokens)
+            or (state is QueuedState.RUNNING and live.seen < live.known)
         )
         if state is None:
             found.append(f"S26: request {number} is live, and its word is not")
@@ -258,11 +258,9 @@ class Engine:
             scheduler.finish(live)
             self.finished.append(live)
         if decoding:
-            gone = scheduler.decode(decoding)
-            for live in decoding:
-                if live not in gone:
-                    self._decoded[live.number] += 1
-                    live.keys.extend([self._decoded[live.number]])
+            for live in scheduler.decode(decoding).lives:
+                self._decoded[live.number] += 1
+                live.keys.extend([self._decoded[live.number]])
         return bool(work or done)
 
     def _publish(self, live: Live) -> None:

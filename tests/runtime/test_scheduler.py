@@ -18,7 +18,7 @@ from kvfsm.runtime.errors import Broken, Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.queues import Queue, Queues
-from kvfsm.runtime.scheduler import Live, Scheduler
+from kvfsm.runtime.scheduler import Live, Scheduler, Stepped
 
 from .bench import HIT, LLAMA, A, Bench
 from .serving import Engine, Shelf, Watched, faults, leaks, make, prompt, run, stored, watch, write
@@ -300,8 +300,9 @@ def test_who_lacks_room_to_decode_sends_the_youngest_back() -> None:
     bench = Bench(5)
     lives = [bench.submit(prompt(seed, 2 * A)) for seed in (3, 4)]
     assert len(bench.granted()) == 2
-    gone = bench.scheduler.decode(lives)
-    assert gone == (lives[1],) and bench.states(*lives) == ["running", "waiting"]
+    stepped = bench.scheduler.decode(lives)
+    assert (stepped.lives, stepped.rows, stepped.back) == ((lives[0],), (lives[0].row,), (lives[1],))
+    assert bench.states(*lives) == ["running", "waiting"]
     lives[0].keys.extend([1])
     assert lives[0].computed == 2 * A + 1 and lives[1].fault is None
     assert bench.manager.match(lives[1].keys).now == A  # its granules are found again, but for the last token's
@@ -312,7 +313,7 @@ def test_one_that_no_room_is_left_for_ends_and_says_so() -> None:
     bench = Bench(2)
     live = bench.submit(prompt(3, 2 * A))
     bench.granted()
-    assert bench.scheduler.decode([live]) == (live,)
+    assert bench.scheduler.decode([live]).back == (live,)
     assert bench.states(live) == ["absent"] and isinstance(live.fault, Refused)
     bench.over()
 
@@ -425,7 +426,7 @@ def test_a_request_can_be_given_up_in_each_state(state: Callable[[Bench], Live])
     assert live.begun.cancelled() is (state is not running)
     bench.over()
     bench.scheduler.finish(live), bench.scheduler.preempt(live)
-    assert bench.scheduler.decode([live]) == ()
+    assert bench.scheduler.decode([live]) == Stepped((), (), ())
 
 
 @pytest.mark.parametrize("state", [waiting, admitted, ready])

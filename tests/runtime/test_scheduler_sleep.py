@@ -45,7 +45,7 @@ def test_a_request_whose_row_was_voided_ends_or_waits_anew(verb: str, taken: boo
         "cancel": lambda: scheduler.cancel(live),
         "preempt": lambda: scheduler.preempt(live),
         "publish": lambda: scheduler.publish(live),
-        "decode": lambda: scheduler.decode([live]),
+        "decode": lambda: scheduler.decode([live]).back,
         "schedule": lambda: [work.live for work in scheduler.schedule()],
     }
     says = calls[verb]()

@@ -157,12 +157,10 @@ class Soak:
                 self.scheduler.finish(live, done=self.done())
                 self.counts["finished"] += 1
             stepping = [live for live in whole if left[live.number]]
-            gone = self.scheduler.decode(stepping, done=self.done())
-            self.counts["sent back"] += len(gone)
-            for live in stepping:
-                if live not in gone:
-                    left[live.number] -= 1
-                    live.keys.extend([7])
+            stepped = self.scheduler.decode(stepping, tokens=[7] * len(stepping), done=self.done())
+            self.counts["sent back"] += len(stepped.back)
+            for live in stepped.lives:
+                left[live.number] -= 1
             self.scheduler.wait(0.001)
 
     def run(self) -> None:

@@ -1,0 +1,161 @@
+"""What a scheduler refuses, and says: requests of others, options and keys that can't be meant, and poison."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kvfsm.runtime.errors import Poisoned, Refused
+from kvfsm.runtime.queues import Queue
+from kvfsm.runtime.scheduler import Live, Scheduler
+
+from .bench import A, Bench
+from .serving import prompt
+
+CALLS: dict[str, Callable[[Scheduler, Live], object]] = {
+    "cancel": lambda scheduler, live: scheduler.cancel(live),
+    "state": lambda scheduler, live: scheduler.state(live),
+    "where": lambda scheduler, live: scheduler.where(live),
+    "begun": lambda scheduler, live: asyncio.run(scheduler.begun(live)),
+    "publish": lambda scheduler, live: scheduler.publish(live),
+    "decode": lambda scheduler, live: scheduler.decode([live]),
+    "propose": lambda scheduler, live: scheduler.propose([live], 1),
+    "accept": lambda scheduler, live: scheduler.accept([live], 0),
+    "reject": lambda scheduler, live: scheduler.reject([live]),
+    "rollback": lambda scheduler, live: scheduler.rollback(live, 1),
+    "finish": lambda scheduler, live: scheduler.finish(live),
+    "preempt": lambda scheduler, live: scheduler.preempt(live),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_request_of_another_scheduler_is_refused(call: str) -> None:
+    bench, other = Bench(), Bench()
+    mine, foreign = bench.submit(prompt(3, 20)), other.submit(prompt(3, 20))
+    bench.granted(), other.granted()
+    assert (mine.place, mine.generation, mine.row) == (foreign.place, foreign.generation, foreign.row)
+    with pytest.raises(Refused, match=f"request {foreign.number} is another scheduler's") as refused:
+        CALLS[call](bench.scheduler, foreign)
+    assert refused.value.refusal.name == "LEASE"
+    assert bench.states(mine) == other.states(foreign) == ["running"] and mine.computed == 20
+    bench.over(), other.over()
+    with pytest.raises(Refused, match="another"):  # nor once both have ended
+        CALLS[call](bench.scheduler, foreign)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_work_is_no_request(call: str) -> None:
+    bench = Bench()
+    bench.submit(prompt(3, 20))
+    (work,) = bench.scheduler.schedule()
+    with pytest.raises(TypeError, match=r"this is a Work and no request; give its \.live"):
+        CALLS[call](bench.scheduler, work)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="this is a int and no request; give what submit"):
+        CALLS[call](bench.scheduler, work.live.number)  # type: ignore[arg-type]
+    bench.over()
+
+
+def test_budgets_that_grant_nothing_are_refused() -> None:
+    bench = Bench()
+    for budgets, says in (({"foo": 3.0}, r"\['foo'\]; queues are disk"), ({Queue.RESIDENT: 0.0}, "0.0 for 'resident'"),
+                          ({Queue.DISK: float("nan")}, "nan for"), ({Queue.DISK: -1.0}, "above 0")):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            Scheduler(bench.manager, bench.executor, budgets=budgets)  # type: ignore[arg-type]
+    Scheduler(bench.manager, bench.executor, budgets={Queue.DISK: float("inf")})
+
+
+def test_keys_cover_the_prompt() -> None:
+    bench = Bench()
+    keys = bench.manager.keys(prompt(3, 2 * A))
+    with pytest.raises(ValueError, match=f"keys of {2 * A} tokens for a prompt of {3 * A}"):
+        bench.scheduler.submit(keys, 3 * A)
+    assert bench.scheduler.live == {}
+    bench.scheduler.submit(keys, 3 * A - 1)
+    bench.over()
+
+
+def test_tokens_are_no_keys() -> None:
+    bench = Bench()
+    for call in (bench.scheduler.submit, bench.manager.match, lambda some: bench.manager.reserve(some, 0, 1)):
+        with pytest.raises(TypeError, match="this is a list; give keys"):
+            call(prompt(3, 20))  # type: ignore[arg-type]
+    bench.over()
+
+
+def test_a_request_is_short_to_read() -> None:
+    bench = Bench()
+    live = bench.submit(prompt(3, 20))
+    assert repr(live) == "<Live: request 1, 20 tokens>"
+    (work,) = bench.scheduler.schedule()
+    assert repr(live) == "<Live: request 1, 20 tokens in row 0>"
+    assert repr(work) == "<Work: tokens [0, 20) of request 1 in row 0>"
+    bench.over()
+
+
+# ---- poison ---------------------------------------------------------------------------------------------------------
+
+
+def poison(bench: Bench) -> None:
+    bench.lock.after = lambda: None
+    with pytest.raises(AssertionError), bench.manager.lock:
+        raise AssertionError("broken")
+
+
+@pytest.mark.parametrize("who", ["wait", "schedule", "submit", "state", "begun"])
+def test_whoever_meets_the_poison_tells_those_who_wait_to_begin(who: str) -> None:
+    bench = Bench()
+    lives = [bench.submit(prompt(3, 20)), bench.submit(prompt(4, 20))]
+    keys = bench.manager.keys(prompt(5, 20))
+    poison(bench)
+    assert not lives[0].begun.done()
+    if who == "wait":
+        assert bench.scheduler.wait()
+    else:
+        calls: dict[str, Callable[[], object]] = {
+            "schedule": bench.scheduler.schedule,
+            "submit": lambda: bench.scheduler.submit(keys),
+            "state": lambda: bench.scheduler.state(lives[1]),
+            "begun": lambda: asyncio.run(bench.scheduler.begun(lives[1])),
+        }
+        with pytest.raises(Poisoned):
+            calls[who]()
+    for live in lives:
+        assert isinstance(live.begun.exception(0), Poisoned)
+
+
+def test_who_awaits_its_begin_hears_of_poison() -> None:
+    bench = Bench()
+    live, given_up = bench.submit(prompt(3, 20)), bench.submit(prompt(4, 20))
+
+    async def story() -> None:
+        waits = asyncio.create_task(bench.scheduler.begun(live))
+        leaves = asyncio.create_task(bench.scheduler.begun(given_up))
+        await asyncio.sleep(0)
+        poison(bench)
+        leaves.cancel()  # whoever leaves now leaves as ever
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+        assert await asyncio.to_thread(bench.scheduler.wait)
+        with pytest.raises(Poisoned):
+            await waits
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_waits_tells_them() -> None:
+    bench = Bench()
+    live = bench.submit(prompt(3, 20))
+    bench.scheduler.schedule()
+    other = bench.submit(prompt(4, 20))
+    bench.scheduler._changed.clear()
+    engine = threading.Thread(target=bench.scheduler.wait)
+    engine.start()
+    poison(bench)
+    engine.join()
+    assert isinstance(other.begun.exception(0), Poisoned)
+    assert live.begun.result(0).live is live  # it had begun
+
+
