@@ -68,6 +68,7 @@ class Core:
         self._tables = {kind: tables[kind] for kind in rules_of(profile)}
         self._budgets = {kind: rule.budget for kind, rule in self._rules() if rule.budget is not None}
         self._cascades = {kind: rule.cascade for kind, rule in self._rules() if rule.cascade}
+        self._latest = self.most("last_use")
         numbers = [np.iinfo(table.META["tenant"]).max for table in self._tables.values() if "tenant" in table.META]
         self._tenants = Tenants(min(numbers)) if numbers else None
         self._cold, self._on_event, self._isolation = cold, on_event, isolation
@@ -141,7 +142,9 @@ class Core:
         self.index = Index(len(self.paged), specs)
         self.deadlines = Deadlines()
         self.tombstones = {
-            kind: Tombstones(len(self.pools[kind])) for kind, rule in self._rules() if rule.leaves == "tombstone"
+            kind: Tombstones(len(self.pools[kind]))
+            for kind, rule in self._rules()
+            if rule.leaves == "tombstone" and kind in self.kinds  # of what is never cached nothing is left
         }
         self.leaf_first = {
             kind: LeafFirst(n, self.pools[kind], self.index, self.tombstones.get(kind), self._on_cut(kind))
@@ -167,7 +170,13 @@ class Core:
     def most(self, name: str) -> int:
         """The greatest number that a meta field holds, and an eviction rule reads, in every kind that has it."""
         sizes = [np.iinfo(table.META[name]).max for table in self._tables.values() if name in table.META]
-        return int(min(NEVER, *sizes))
+        return int(min([NEVER, *sizes]))
+
+    def check_time(self, time: int) -> int:
+        """What the clock said, if it can be kept; raises ValueError before anything is stamped with it."""
+        if not 0 <= time <= self._latest:
+            raise ValueError(f"the clock said {time}; let it say numbers from 0 to {self._latest}")
+        return time
 
     def check_kinds(self, kinds: Iterable[str]) -> None:
         """Raise ValueError for kinds that have no slots."""
@@ -176,8 +185,8 @@ class Core:
 
     def check_keeping(self, priority: int, ttl: int | None) -> None:
         """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
-        if ttl is not None and ttl < 1:
-            raise ValueError(f"ttl={ttl}; give at least one tick of the clock")
+        if ttl is not None and (not 1 <= ttl <= NEVER or ttl % 1):
+            raise ValueError(f"ttl={ttl}; give a whole number of ticks of the clock, 1 to {NEVER}")
         for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
             if given and not self.keeps(name):
                 raise ValueError(f"no kind's spec keeps '{name}'; declare it under 'meta:' of those that go by it")
@@ -192,7 +201,7 @@ class Core:
 
     def keeping(self, clock: int, priority: int, ttl: int | None, salt: bytes) -> Keeping:
         """How what is published now under a salt is to be kept."""
-        return Keeping(priority, NEVER if ttl is None else clock + ttl, self.tenant(salt))
+        return Keeping(priority, NEVER if ttl is None else min(NEVER, clock + ttl), self.tenant(salt))
 
     def stored(self, kind: str) -> bool:
         """Whether what is evicted of a kind is to be found in the store: what is published of it is stored at once."""

@@ -36,22 +36,32 @@ class Drafts:
         self._window = window
         self._periods = _periods(rows.manager.profile)
 
-    def room(self, rows: Rows) -> tuple[Numbers, Numbers]:
-        """Tokens past the last committed one that (the tail, the window) of each row has room for, int64 [rows] each.
+    def room(self, rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
+        """Tokens past the last committed one that (the tail, the window, the pools) of each row could ever have.
 
-        As many as there can be tokens where the model has no tail, or no window; paged kinds have room in their pools.
+        int64 [rows] each. Where the model has no tail, or no window, they have as many as the pools.
         """
-        now = self._rows.tokens[rows]
-        tail, window = np.full(len(rows), _MANY), np.full(len(rows), _MANY)
+        now, core = self._rows.tokens[rows], self._rows.manager.core
+        blocks = min((core.capacity(kind) for kind in self._rows.kinds), default=_MOST)
+        pools = np.maximum(0, blocks * self._rows.granule - now)
+        tail, window = pools, pools
         for ratio, period in self._periods.items():
             tail = np.minimum(tail, now // ratio * ratio + period - now)
         if self._window is not None:
             window = self._window.room(rows)
-        return tail, window
+        return tail, window, pools
 
     def check(self, rows: Rows, counts: Numbers) -> None:
-        """Raise Refused (GAP) where drafts would overwrite what is needed at the committed tokens."""
-        for kind, room in zip(("uncompressed_tail", "swa_window"), self.room(rows), strict=True):
+        """Raise Refused where drafts would overwrite what is needed at the committed tokens (GAP), or never have slots.
+
+        That is ADMISSION: no table of the row is as wide.
+        """
+        tail, window, pools = self.room(rows)
+        for row, fits, count in zip(rows.tolist(), pools.tolist(), counts.tolist(), strict=True):
+            if count > fits:
+                what = f"row {row} can have {fits} tokens more at the most, and {count} drafts are to come"
+                raise Refused(Reason.ADMISSION, "pool", what)
+        for kind, room in (("uncompressed_tail", tail), ("swa_window", window)):
             for row, fits, count in zip(rows.tolist(), room.tolist(), counts.tolist(), strict=True):
                 if count > fits:
                     now = int(self._rows.tokens[row])
@@ -105,7 +115,7 @@ def pending_row(ratio: int, rows: int, position: int) -> int | None:
     return row if row < rows else None
 
 
-_MANY = np.int64(np.iinfo(np.int64).max)
+_MOST = 1 << 31  # granules, of a model without paged kinds: its tail or window bounds it
 
 
 def _periods(profile: Profile) -> Mapping[int, int]:

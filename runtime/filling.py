@@ -57,10 +57,10 @@ class Filler:
             epoch = manager.epoch if lease is None else manager.receipt_of(lease).epoch
             manager.unpark()
             counts = {kind: len(where) for kind, where in places.items()}
+            store_epoch = None if manager.store is None else manager.store.epoch  # asked before anything is taken
             slots = manager.take(counts, "take", salt=keys.salt)
             generations = {kind: core.pools[kind].generations(held) for kind, held in slots.items()}
             number = manager.number()
-            store_epoch = None if manager.store is None else manager.store.epoch
             lossy = lease is not None and not lease.exact
             if core.lossy_slots:  # spares the look-up where nothing is
                 read = start if set(core.paged) <= set(places) else stop  # it reads what it doesn't bring

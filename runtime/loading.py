@@ -247,6 +247,8 @@ class Loader:
     def _transfer(self, ticket: Ticket) -> bool:
         """Move a ticket's bytes up to the first that the store can't give; False when there is one, or an abort."""
         manager, cut = self._manager, ticket.plan.boundary
+        for batch in ticket.batches:  # what is known to be missing is not read, nor what stands behind it
+            cut = min([cut, *batch.granules[~batch.here].tolist()])
         for batch in ticket.batches:
             if ticket.state != "open":  # aborted meanwhile
                 return False
@@ -313,7 +315,7 @@ class Loader:
         lacking = [
             batch.granules if batch.landed < batch.layers else batch.granules[~batch.here] for batch in ticket.batches
         ]
-        return int(min(granules.min() for granules in lacking if len(granules)))
+        return int(min((granules.min() for granules in lacking if len(granules)), default=ticket.plan.boundary))
 
     def _objects(self, ticket: Ticket, places: Mapping[str, npt.ArrayLike]) -> list[ObjectId]:
         """Store ids of some of the objects that a ticket loads."""

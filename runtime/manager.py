@@ -70,7 +70,7 @@ class Manager:
         slots: slots of each kind that the profile has.
         backend: moves the bytes.
         store: a slower tier; none when None.
-        clock: called for each use, returns growing numbers; eviction goes by them.
+        clock: called for each use, returns growing numbers below 2**63; eviction goes by them.
         lock: makes the one lock.
         window: at which boundaries windows are kept.
         writes: whether publishing a fill also stores it.
@@ -709,15 +709,15 @@ class Manager:
     def tick(self) -> int:
         """Ask the clock; what is used from now on is stamped so. The caller holds the lock and has changed nothing yet.
 
-        A clock that raises then leaves everything as it was.
+        A clock that raises then leaves everything as it was, and so does what nobody can keep (ValueError).
         """
-        self.time = self.clock()
+        self.time = self.core.check_time(self.clock())
         return self.time
 
     def drop_expired(self) -> None:
         """Make unmatchable what has ended by now. The caller holds the lock."""
         if self.core.deadlines:
-            drop_expired(self.core, self.clock())
+            drop_expired(self.core, self.core.check_time(self.clock()))
 
     def unpark(self) -> None:
         """Free what waited for the device, and does no longer; let go of what has ended. The caller holds the lock."""

@@ -93,11 +93,13 @@ class Pool:
         cold: bool = False,
         tenant: int | None = None,
         whose: int = UNKNOWN,
+        clear: bool = True,
     ) -> Slots:
         """``count`` free slots, ascending, in the state that ``event`` leads to with the arguments ``given``.
 
         They count as the tenant's from now on, if the spec keeps that; None: nobody's. ``whose`` is who may read what
-        lies in them; what anybody else left was cleared.
+        lies in them; what anybody else left was cleared. Not so without ``clear``, for a taker who has just given them
+        up: what lies in them stays as it is, and whose it is.
 
         Raises:
             Refused: POOL_FULL, or the event's refusal; nothing was taken.
@@ -110,11 +112,11 @@ class Pool:
             what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"
             raise Refused(Reason.POOL_FULL, "pool", what)
         slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
-        if self._isolation is not None and not cold:
+        if self._isolation is not None and not cold and clear:
             self._isolation.clear(self, slots, whose)
         self.must(event, slots, "pool", **given)
         stack.top -= count
-        if not cold:
+        if not cold and clear:
             self.left[slots] = whose
         if "tenant" in self.meta:
             self.meta["tenant"][slots] = tenant or 0

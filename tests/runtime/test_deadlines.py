@@ -269,3 +269,38 @@ def test_a_deadline_that_is_no_time_is_refused(manager: Manager) -> None:
         manager.renew(lease, float("nan"))
     manager.release(lease)
     assert manager.audit().ok
+
+
+class Jumping(Time):
+    """Far later from the look number ``at`` on, counted from 1 after ``arm``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: int | None = None
+
+    def arm(self, at: int) -> None:
+        self.at, self.asked = at, 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return 10.0 if self.at is not None and self.asked >= self.at else self.time
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_deadline_that_passes_while_a_row_is_admitted_leaves_all_or_nothing(at: int) -> None:
+    time = Jumping()
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), NumpyBackend(), now=time)
+    put(manager, keys_of(manager), 0, 3)
+    lease = manager.acquire(manager.match(keys_of(manager)), deadline=5.0)
+    free = {kind: pool.free for kind, pool in manager.core.pools.items()}
+    time.arm(at)
+    try:
+        row = manager.requests.admit(4 * A, lease=lease)
+    except Refused as refused:
+        assert at == 1 and refused.refusal is Reason.LEASE
+        assert {kind: pool.free for kind, pool in manager.core.pools.items()} == free
+        manager.revoke(lease)
+    else:
+        assert time.asked == 1, "one look a call: what was in time stays so"
+        manager.requests.finish(row)
+    assert manager.audit().ok and not manager.receipts

@@ -140,7 +140,7 @@ def test_drafts_have_rows_of_their_own_in_the_tail(pending: int) -> None:
 
     for tokens in range(1, 70):
         row = manager.requests.admit(tokens)
-        tail, _ = manager.requests._drafts.room(np.array([row]))
+        tail, _, _ = manager.requests._drafts.room(np.array([row]))
         assert not written_twice(tokens, int(tail[0]))
         assert written_twice(tokens, int(tail[0]) + 1)
         manager.requests.finish(row)
@@ -334,3 +334,19 @@ def test_room_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     needed = {manager.requests.resolve(row, position) for position in range(15, 30)}
     manager.requests.propose([row], 4)
     assert {manager.requests.resolve(row, position) for position in range(30, 34)} & needed
+
+
+@pytest.mark.parametrize("name", ["tiny_llama", "tiny_deepseek_v32"])
+def test_without_tail_and_window_the_pools_bound_the_drafts(name: str) -> None:
+    manager = make(PROFILES[name], slots=8)
+    requests, row = manager.requests, manager.requests.admit(5)
+    room = int(requests.draft_room([row])[0])
+    assert room == 8 * manager.profile.granule - 5
+    for count in (room + 1, 2**62, 2**63 - 1):  # the last ones overflow when they are added to anything
+        with pytest.raises(Refused) as refused:
+            requests.propose([row], count)
+        assert refused.value.refusal is Reason.ADMISSION and requests.drafts[row] == 0
+    requests.propose([row], room)
+    requests.accept([row], room)
+    assert requests.tokens[row] == room + 5 and requests.draft_room([row])[0] == 0
+    audited(manager)

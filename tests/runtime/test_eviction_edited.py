@@ -24,6 +24,7 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 from kvfsm.runtime.table import Fired, Table
@@ -756,3 +757,38 @@ def store_for(model: str, folder: Path) -> LocalStore:
     profile = PROFILES[model]
     namespace = Namespace.of(profile)
     return LocalStore(folder, namespace, budget_bytes=1 << 30)
+
+
+def test_of_windows_that_the_policy_keeps_none_of_nothing_is_evicted(generate: Generate) -> None:
+    profile = PROFILES["tiny_gpt_oss"]
+    kinds = generate(Edit(WINDOW, leaves="tombstone"))
+    manager = Manager(profile, dict.fromkeys(profile.kinds, 8), NumpyBackend(), kinds=kinds, window=WindowPolicy.none())
+    answer = manager.match(manager.keys(np.arange(40)))
+    assert (answer.kind, answer.objects[WINDOW].verdict) == ("MISS", "MISS")
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1.5, 2**63, 2**64, float("inf"), float("nan")])
+def test_a_ttl_out_of_range_is_refused_before_anything(generate: Generate, ttl: Any) -> None:
+    bench = Bench(generate(*(Edit(kind, meta=("expires: u64",)) for kind in (KV, WINDOW))), model="tiny_gpt_oss")
+    manager = bench.manager
+    keys = manager.keys(np.arange(40))
+    fill = manager.reserve(keys, 0, 2)
+    with pytest.raises(ValueError, match=f"1 to {2**63 - 1}"):
+        manager.publish(fill, ttl=ttl)
+    manager.publish(fill, ttl=2**63 - 1)  # late enough to be never
+    assert manager.match(keys).now and manager.audit().ok
+
+
+@pytest.mark.parametrize("time", [-1, 2**63, 2**64, float("nan")])
+def test_what_no_field_keeps_a_clock_may_not_say(generate: Generate, time: Any) -> None:
+    said = [1]
+    bench = Bench(generate(Edit(KV, meta=("expires: u64",))), model="tiny_gpt_oss", clock=lambda: said[0])
+    manager = bench.manager
+    keys = manager.keys(np.arange(40))
+    fill = manager.reserve(keys, 0, 2)
+    said[0] = time
+    with pytest.raises(ValueError, match=f"0 to {2**63 - 1}"):
+        manager.publish(fill)
+    said[0] = 2**63 - 1
+    manager.publish(fill, ttl=5)
+    assert manager.match(keys).kind == "HIT" and manager.audit().ok

@@ -819,3 +819,14 @@ def test_endings_are_all_that_there_are() -> None:
             manager.evict(kind, 99)
         manager.loader.attempts.forget()
     assert seen == set(ENDINGS)
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_what_was_said_to_be_missing_is_so_for_a_transfer_that_finds_it(missing: int) -> None:
+    _, manager, keys = in_blocks()
+    ticket = manager.load_begin(plan_of(manager, keys))
+    ticket.miss("compressed_kv", [missing])
+    ticket.transfer()
+    assert (ticket.state, ticket.moving, len(manager.tickets)) == ("failed", False, 0)
+    assert ticket.kept <= missing
+    check_left(manager, keys, ticket, ticket.kept)
