@@ -139,16 +139,17 @@ def rule_fits_the_hit_policy(machine: Machine, problems: Problems) -> None:
     wanted = "leaf_first" if machine.hit is HitPolicy.ALL_PAGES else "flat"
     if eviction.structure != wanted:
         text = f"the structure is '{eviction.structure}', and the kind is asked for {machine.hit.value}"
-        problems.add("E313", eviction.at, text, f"write 'structure: {wanted}'")
+        problems.add("E313", eviction.keys["structure"], text, f"write 'structure: {wanted}'")
     if machine.hit is not HitPolicy.ALL_PAGES and eviction.cascade:
         text = "something goes with these slots, but nothing hangs on them"
-        problems.add("E313", eviction.at, text, "only pages that a hit asks for from the first on may have 'cascade:'")
+        fix = "only pages that a hit asks for from the first on may have 'cascade:'"
+        problems.add("E313", eviction.keys["cascade"], text, fix)
     if machine.hit is HitPolicy.BY_KIND:
         if eviction.budget is not None:
             problems.add("E313", eviction.budget.at, "a store has no pool to share", "leave 'budget:' out")
         if eviction.leaves != "nothing":
             text = f"what a store evicts leaves nothing, and not '{eviction.leaves}'"
-            problems.add("E313", eviction.at, text, "write 'leaves: nothing'")
+            problems.add("E313", eviction.keys["leaves"], text, "write 'leaves: nothing'")
 
 
 def cascades_name_kinds(machines: Sequence[Machine], problems: Problems) -> None:

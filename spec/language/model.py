@@ -6,6 +6,7 @@ Protocols and model profiles have modules of their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -183,6 +184,7 @@ class Eviction:
     cascade: tuple[str, ...]  # machines
     budget: Budget | None
     at: Place
+    keys: Mapping[str, Place]  # where each key's value stands
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,7 +471,10 @@ class _Machine:
         if event is None or structure is None or leaves is None:
             return None
         others = tuple(word.text for word in cascade)
-        return Eviction(event.name, tuple(candidates), when, structure, order, leaves, others, budget, node.at)
+        return Eviction(
+            event.name, tuple(candidates), when, structure, order, leaves, others, budget, node.at,
+            {name: value.at for name, value in keys.items()},
+        )  # fmt: skip
 
     def _budget(self, node: Node | None) -> Budget | None:
         if node is None:
