@@ -70,7 +70,7 @@ class Manager:
         slots: slots of each kind that the profile has.
         backend: moves the bytes.
         store: a slower tier; none when None.
-        clock: called for each use, returns growing numbers; eviction goes by them.
+        clock: called for each use, returns growing numbers below 2**63; eviction goes by them.
         lock: makes the one lock.
         window: at which boundaries windows are kept.
         writes: whether publishing a fill also stores it.
@@ -187,6 +187,7 @@ class Manager:
         Raises:
             ValueError: a negative ``draft`` or ``at_most``.
         """
+        _check_are_keys(keys)
         return self.matcher.match((Request(keys, tokens),), asks, draft, at_most)
 
     def match_shared(
@@ -695,7 +696,8 @@ class Manager:
         return call_site() if self._debug else None
 
     def check_keys(self, keys: Keys) -> None:
-        """Raise Refused (IDENTITY) for keys of another model; under them nothing would ever be found."""
+        """Raise Refused (IDENTITY) for keys of another model, where nothing would be found; TypeError for none."""
+        _check_are_keys(keys)
         if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
@@ -707,15 +709,15 @@ class Manager:
     def tick(self) -> int:
         """Ask the clock; what is used from now on is stamped so. The caller holds the lock and has changed nothing yet.
 
-        A clock that raises then leaves everything as it was.
+        A clock that raises then leaves everything as it was, and so does what nobody can keep (ValueError).
         """
-        self.time = self.clock()
+        self.time = self.core.check_time(self.clock())
         return self.time
 
     def drop_expired(self) -> None:
         """Make unmatchable what has ended by now. The caller holds the lock."""
         if self.core.deadlines:
-            drop_expired(self.core, self.clock())
+            drop_expired(self.core, self.core.check_time(self.clock()))
 
     def unpark(self) -> None:
         """Free what waited for the device, and does no longer; let go of what has ended. The caller holds the lock."""
@@ -740,6 +742,11 @@ class Manager:
 
     def _tell_room(self, poisoned: bool) -> None:
         self.core.room.tell(anyway=poisoned)
+
+
+def _check_are_keys(keys: Keys) -> None:
+    if not isinstance(keys, Keys):
+        raise TypeError(f"this is a {type(keys).__name__}; give keys, such as this manager's keys(tokens)")
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:

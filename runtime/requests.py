@@ -90,13 +90,14 @@ class RequestTable:
         with self._manager.lock:
             self._check_prompt(tokens, lease)
             self._manager.unpark()
-            self._check_place(lease)
+            self._check_idle()
+            receipt = None if lease is None else self._manager.receipt_of(lease)  # in time by now, and so all along
             self._manager.tick()
             reused = 0 if lease is None else lease.length // self._granule
-            if salt is None and lease is not None:
-                salt = self._manager.receipt_of(lease).salt
+            if salt is None and receipt is not None:
+                salt = receipt.salt
             slots = self._manager.take(self.need(tokens, reused), "take", salt=salt)
-            return self.place(tokens, slots, lease=lease, owner=owner)
+            return self._begin(tokens, slots, lease, receipt, owner)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
         """Slots by kind that a row of ``tokens`` tokens takes when the first ``reused`` granules are leased.
@@ -134,35 +135,14 @@ class RequestTable:
             Exception: what the backend raises that can't copy the lease's boundary; the slots are free then, and the
                 lease is its holder's.
         """
-        state, granule = self._rows, self._granule
         self._check_prompt(tokens, lease)
-        epoch = self._check_place(lease)
-        reused = 0 if lease is None else lease.length // granule
+        receipt = None if lease is None else self._manager.receipt_of(lease)
+        self._check_idle()
+        reused = 0 if lease is None else lease.length // self._granule
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
         if given != need:
             raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
-        row = int(np.argmin(state.active))
-        taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
-        state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
-        state.incarnation[row] += 1
-        state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
-        state.lossy[row] = lease is not None and not lease.exact
-        state.epoch[row] = epoch
-        state.put_blocks(row, taken, reused, -(-tokens // granule))
-        if state.has_tail:
-            state.tail[row] = taken["uncompressed_tail"][0]
-        if self._window is not None:
-            self._window.begin(row, taken["swa_window"], tokens)
-        if lease is not None:
-            try:
-                self._copy_boundary(row, lease)
-            except BaseException:
-                self._end(row, None)
-                raise
-        self._words.write(row, reused * granule, tokens)
-        if lease is not None:
-            self._take_over(row, lease)
-        return row
+        return self._begin(tokens, slots, lease, receipt, owner)
 
     def extend(self, row: int, tokens: int, *, done: Done | None = None) -> None:
         """The next chunk of a prompt, whose state is written at once: slots for all of it, or nothing.
@@ -252,7 +232,7 @@ class RequestTable:
     def publish(
         self, row: int, keys: Keys, *, priority: int = 0, ttl: int | None = None, done: Done | None = None
     ) -> int:
-        """Let others find the row's whole granules; returns how many the row shares now.
+        """Let others find the row's whole granules, as far as the keys go; returns how many the row shares now.
 
         The row goes on reading them under pins; where others published the same before, it changes over to theirs.
         Boundary kinds are published when the row ends exactly at a boundary. Drafts don't count.
@@ -272,7 +252,7 @@ class RequestTable:
         with self._manager.lock:
             self._rows.check(row)
             self._manager.core.check_keeping(priority, ttl)
-            self._publisher.check_keys(row, keys)
+            self._manager.check_keys(keys)
             self._publisher.check_epoch(row)
             self._manager.tick()
             self._manager.drop_expired()
@@ -281,8 +261,8 @@ class RequestTable:
     def preempt(self, row: int, keys: Keys, *, done: Done | None = None) -> Preempted:
         """Put a request back: its drafts go, its whole granules are published if they can be, and its slots are free.
 
-        Whether or not they could be published, the request can be begun again at exactly ``Preempted.tokens``; see
-        ``preemption.py``.
+        Those that the keys don't reach are not published. Whether or not they could be, the request can be begun again
+        at exactly ``Preempted.tokens``; see ``preemption.py``.
 
         Args:
             row: row number; it can be given to another request at once.
@@ -291,12 +271,12 @@ class RequestTable:
 
         Raises:
             Refused: IDENTITY for keys of another model; nothing has changed then.
-            ValueError: a row that holds no request, or keys that don't cover its whole granules.
+            ValueError: a row that holds no request.
         """
         with self._manager.lock:
             state, refusal = self._rows, None
             state.check(row)
-            self._publisher.check_keys(row, keys)
+            self._manager.check_keys(keys)
             done = still(done)
             self._manager.unpark()
             self._manager.tick()
@@ -345,8 +325,8 @@ class RequestTable:
 
         Raises:
             Refused: GAP where drafts would overwrite what the next query reads at the committed tokens, because the
-                model's tail or window has too few rows; it says how many fit. POOL_FULL without slots. Nothing has
-                changed then.
+                model's tail or window has too few rows; it says how many fit. POOL_FULL without slots, ADMISSION where
+                the pools are too small. Nothing has changed then.
             ValueError: a row that holds no request, has open drafts or is named twice.
         """
         index = np.asarray(rows, np.intp)
@@ -391,10 +371,10 @@ class RequestTable:
         self.accept(rows, 0, done=done)
 
     def draft_room(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Drafts that tail and window of each row have room for at its committed tokens, int64 [rows]."""
+        """Drafts that tail, window and pools of each row could have at its committed tokens, int64 [rows]."""
         with self._manager.lock:
-            tail, window = self._drafts.room(np.asarray(rows, np.intp))
-            return np.minimum(tail, window)
+            tail, window, pools = self._drafts.room(np.asarray(rows, np.intp))
+            return np.minimum(np.minimum(tail, window), pools)
 
     # ---- what kernels and tests ask -------------------------------------------------------------------------------
 
@@ -549,12 +529,10 @@ class RequestTable:
         if tokens < 1 or (lease is not None and tokens < lease.length):
             raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
 
-    def _check_place(self, lease: Lease | None) -> int:
-        """The epoch of what the row goes on from; raises Refused for a lease that isn't held here, or without a row."""
-        epoch = self._manager.epoch if lease is None else self._manager.receipt_of(lease).epoch
+    def _check_idle(self) -> None:
+        """Raise Refused (ADMISSION) without a free row."""
         if not self.idle:
             raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
-        return epoch
 
     def _check_capacity(self, blocks: int) -> None:
         """Raise Refused (ADMISSION) where a row of so many granules could never have them, however long it waits."""
@@ -562,16 +540,50 @@ class RequestTable:
             if blocks > (most := self._manager.core.capacity(kind)):
                 raise Refused(Reason.ADMISSION, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
 
-    def _copy_boundary(self, row: int, lease: Lease) -> None:
-        """Copy the rows of a lease's boundary slots into the row's own."""
+    def _begin(
+        self,
+        tokens: int,
+        slots: Mapping[str, npt.NDArray[Any]],
+        lease: Lease | None,
+        receipt: Receipt | None,
+        owner: str,
+    ) -> int:
+        """``place`` after all checks: the slots become the row's, or are free."""
+        state, granule = self._rows, self._granule
+        reused = 0 if lease is None else lease.length // granule
+        row = int(np.argmin(state.active))
+        taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
+        state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
+        state.incarnation[row] += 1
+        state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
+        state.lossy[row] = lease is not None and not lease.exact
+        state.epoch[row] = self._manager.epoch if receipt is None else receipt.epoch
+        state.put_blocks(row, taken, reused, -(-tokens // granule))
+        if state.has_tail:
+            state.tail[row] = taken["uncompressed_tail"][0]
+        if self._window is not None:
+            self._window.begin(row, taken["swa_window"], tokens)
+        if lease is not None and receipt is not None:
+            try:
+                self._copy_boundary(row, receipt.slots, lease.length)
+            except BaseException:
+                self._end(row, None)
+                raise
+        self._words.write(row, reused * granule, tokens)
+        if lease is not None:
+            self._take_over(row, lease)
+        return row
+
+    def _copy_boundary(self, row: int, slots: Mapping[str, Rows], length: int) -> None:
+        """Copy the rows of a lease's boundary slots into the row's own; ``length`` is the lease's, in tokens."""
         manager, state = self._manager, self._rows
-        for kind, held in manager.receipt_of(lease).slots.items():
+        for kind, held in slots.items():
             if kind in state.tables:
                 continue
             targets, sources = state.tail[row : row + 1].astype(np.intp), held
             if kind == "swa_window":
                 assert self._window is not None
-                targets, sources = self._window.copies(row, held, lease.length)
+                targets, sources = self._window.copies(row, held, length)
             if len(targets):
                 arena = manager.core.pools[kind].arena.bytes
                 manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
@@ -591,18 +603,18 @@ class RequestTable:
             core.sweep(kind)
 
     def _take(self, counts: dict[str, int], turn: Turn | None, done: Done | None) -> dict[str, Rows]:
-        """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring."""
+        """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring.
+
+        What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring.
+        """
         if self._window is None or turn is None or not len(turn):
             return self._manager.take(counts, "take") if counts else {}
-        counts = counts | {"swa_window": len(turn)}
-        if done is None and len(turn.leaving):  # then a full window needs no slot more
-            again = len(self._rows.pool("swa_window").usable(turn.leaving))
-            self._manager.core.make_room(counts | {"swa_window": len(turn) - again})
-            self._rows.give_up("swa_window", turn.leaving, None)
-        slots = self._manager.take(counts, "take")
-        self._window.put(turn, slots["swa_window"])
-        if done is not None:
-            self._rows.give_up("swa_window", turn.leaving, done)
+        pool = self._rows.pool("swa_window")
+        again = len(pool.usable(turn.leaving)) if done is None else 0  # then a full window needs no slot more
+        slots = self._manager.take(counts | {"swa_window": len(turn) - again}, "take")
+        self._rows.give_up("swa_window", turn.leaving, done)
+        own = pool.take(again, pool.rules.take(), clear=False)  # the very slots that have just left
+        self._window.put(turn, np.concatenate((slots["swa_window"], own)))
         return slots
 
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
