@@ -54,6 +54,7 @@ from .trace import EventTrace, told
 
 if TYPE_CHECKING:
     from .admission import Reservation
+    from .live_requests import Live
     from .registration import Registration
 
 Lock = Callable[[], AbstractContextManager[Any]]
@@ -144,6 +145,7 @@ class Manager:
         self._debug = debug
         self.reservations: dict[int, Reservation] = {}
         self.registrations: list[Registration] = []
+        self.served: Mapping[int, Live] = {}  # live requests of the scheduler that has some
         self.writes_through = store is not None and writes == "write_through"
         self.number = itertools.count(1).__next__
         self._multiples = copy_bytes, io_bytes

@@ -199,7 +199,7 @@ class RunningRows:
     def preempt_now(self, live: Live, done: Done | None) -> None:
         """See ``preempt``; it runs, has its row, and the caller holds ``lock``."""
         assert live.row is not None
-        live.seen = live.computed
+        live.seen = live.computed + live.owed
         if live.owed:  # as in publish
             self._manager.requests.finish(live.row, done=done)
         else:
@@ -212,7 +212,7 @@ class RunningRows:
     def end(self, live: Live, event: str, done: Done | None) -> None:
         """The row of a running request ends, if it has it still. The caller holds ``lock``."""
         assert live.row is not None
-        live.seen = live.computed
+        live.seen = live.computed + live.owed
         if self._has_row(live):
             self._manager.requests.finish(live.row, done=done)
         with self._manager.lock:

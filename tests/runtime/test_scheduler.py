@@ -376,7 +376,8 @@ def test_a_round_that_fails_loses_no_work() -> None:
         bench.scheduler.schedule()
     assert bench.states(one, two) == ["running", "waiting"]
     bench.manager.match = real  # type: ignore[method-assign]
-    assert bench.granted() == [(1, 0, 20), (2, 0, 20)]
+    assert bench.granted() == [(1, 0, 20)] and bench.scheduler.wait(0)
+    assert bench.granted() == [(2, 0, 20)]
     bench.over()
 
 
