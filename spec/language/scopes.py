@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .expressions import BOOL, INT, Name
+from .kept import KEPT
 from .model import Argument, Field, Machine, Meta, State
 from .parser import Scope, Symbol
 
@@ -28,9 +29,16 @@ def event_scope(word: Scope, given: Sequence[Argument]) -> Scope:
 
 
 def eviction_scope(word: Scope, meta: Sequence[Meta]) -> Scope:
-    """``word`` and the meta fields: what an eviction rule reads. A u64 is read up to the greatest signed number."""
+    """``word`` and the meta fields: what an eviction rule reads. A u64 is read up to the greatest signed number.
+
+    What the runtime would keep, but the machine doesn't declare, is told how to be declared.
+    """
     beside = {field.name: Symbol("meta", INT, (1 << min(field.bits, 63)) - 1) for field in meta}
-    return replace(word, names={**word.names, **beside})
+    declare = {
+        name: f"declare it under 'meta:', as  {name}: u{bits}; the runtime keeps it"
+        for kept in KEPT.values() for name, (bits, _) in kept.items()
+    }  # fmt: skip
+    return replace(word, names={**word.names, **beside}, elsewhere=declare)
 
 
 def machine_scope(machine: Machine) -> Scope:
