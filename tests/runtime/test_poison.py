@@ -97,7 +97,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             "start": 3, "stop": 4, "settled": A, "count": 1, "counts": np.array([0]), "deadline": None,
             "made": CapturedGraphTable, "row": row, "rows": [row], "tokens": A, "to": A + 2, "position": A,
             "entry": 0, "owner": "", "places": one, "bucket": 1, "reservation": reservation, "ticket": ticket,
-            "name": "requests", "call": lambda ticket: None, "incarnation": 1,
+            "name": "requests", "call": lambda ticket: None, "incarnation": 1, "step": A,
         }  # fmt: skip
         special: dict[tuple[type, str], Mapping[str, Any]] = {
             (Manager, "components"): {"slots": {KIND: one.astype(np.int32)}},
@@ -123,6 +123,7 @@ ANSWERS_ANYWAY: Mapping[tuple[type, str], str] = {
     (Ticket, "then"): "a part of larger steps",
     (Registration, "move"): "a part of larger steps",
     (Admission, "taken"): "what it counted",
+    (Admission, "step_stop"): "of numbers alone",
     (Ticket, "slots"): "what it holds",
     (Ticket, "all_slots"): "what it holds",
     (Fill, "close"): "takes the right to write away",
