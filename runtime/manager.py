@@ -544,7 +544,8 @@ class Manager:
                 without ``void``, under anything that is held. RETIRED after the last epoch. Nothing has changed then.
             ValueError: other kinds than the profile has, or two kinds that share memory.
             ProfileError: a pool whose offsets the kernels' ABI can't form.
-            Exception: what a transfer engine raises that can't register the new memory; nothing has changed then.
+            Exception: what a transfer engine raises that can't register the new memory, or the backend that can't clear
+                what is set aside in it; nothing has changed then.
         """
         with self.lock:
             self.unpark()

@@ -5,7 +5,8 @@ All that can fail comes before anything has changed. What the memory's own word 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +60,8 @@ def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
     _check_move(manager, void)
     arenas = manager.core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers)
     _check_apart(manager, arenas)
-    _move_registrations(manager, arenas)
+    with _moved_registrations(manager, arenas):
+        pass
     _end_all(manager)
     for kind, arena in arenas.items():
         arena.bytes[:] = pools[kind].arena.bytes
@@ -71,7 +73,9 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     core = manager.core
     _check_move(manager, void)
     pools = core.make_pools(slots, buffers)
-    _move_registrations(manager, {kind: pool.arena for kind, pool in pools.items()})
+    with _moved_registrations(manager, {kind: pool.arena for kind, pool in pools.items()}):
+        for pool in pools.values() if core.scratch else ():
+            pool.clear_next(1)  # so that as many can be set aside again, whatever happens
     _end_all(manager)
     core.retire_all()
     for kind, held in core.scratch.items():
@@ -93,14 +97,16 @@ def _check_apart(manager: Manager, new: Arenas) -> None:
                 raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
 
 
-def _move_registrations(manager: Manager, arenas: Arenas) -> None:
-    """Transfer engines know the memory where it will be; if one of them can't, all know it where it is."""
+@contextmanager
+def _moved_registrations(manager: Manager, arenas: Arenas) -> Iterator[None]:
+    """Transfer engines know the memory where it will be; if one can't, or what comes fails, all know it where it is."""
     here = {kind: pool.arena for kind, pool in manager.core.pools.items()}
     moved: list[Registration] = []
     try:
         for registration in manager.registrations:
             registration.move(arenas)
             moved.append(registration)
+        yield
     except BaseException:
         for registration in moved:
             registration.move(here)

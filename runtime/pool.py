@@ -108,10 +108,7 @@ class Pool:
         if count < 0:
             raise ValueError(f"{count} slots of {self.kind}; give 0 or more")
         stack = self._free[cold]
-        if count > stack.top:
-            what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"
-            raise Refused(Reason.POOL_FULL, "pool", what)
-        slots = np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
+        slots = self._next(stack, count)
         if self._isolation is not None and not cold and clear:
             self._isolation.clear(self, slots, whose)
         self.must(event, slots, "pool", **given)
@@ -122,6 +119,16 @@ class Pool:
             self.meta["tenant"][slots] = tenant or 0
             self.usage[tenant or 0] += count
         return slots
+
+    def clear_next(self, count: int) -> None:
+        """Clear what anybody left in the slots that are taken next: to take so many at once can fail no more.
+
+        Raises:
+            Refused: POOL_FULL.
+        """
+        slots = self._next(self._free[0], count)
+        if self._isolation is not None:
+            self._isolation.clear(self, slots, UNKNOWN)
 
     def usable(self, slots: Slots) -> Slots:
         """Those that can be taken again once they are free; the others retire then, at their last generation."""
@@ -250,6 +257,13 @@ class Pool:
             return np.ones(len(slots), np.bool_)
         ends: npt.NDArray[np.bool_] = self.meta["expires"][slots] == NEVER
         return ends
+
+    def _next(self, stack: _Stack, count: int) -> Slots:
+        """The slots on top of a stack, ascending; they stay there."""
+        if count > stack.top:
+            what = f"{count} slots of {self.kind}, {stack.top} of {len(stack.slots)} are free"
+            raise Refused(Reason.POOL_FULL, "pool", what)
+        return np.sort(stack.slots[stack.top - count : stack.top]).astype(np.intp)
 
     @property
     def metadata_bytes(self) -> int:

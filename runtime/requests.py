@@ -282,12 +282,12 @@ class RequestTable:
             self._manager.tick()
             self._manager.drop_expired()
             rejected, published = int(state.drafts[row]), int(state.shared[row])
-            self._drafts.settle(row, done)
             try:
                 self._publisher.check_epoch(row)
                 published = self._publisher.publish(row, keys, done)
             except Refused as refused:
                 refusal = refused.refusal
+            self._drafts.settle(row, done)
             left = Preempted(state.owners[row], int(state.tokens[row]), published, rejected, refusal)
             self._end(row, done)
             return left

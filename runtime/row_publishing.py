@@ -18,6 +18,8 @@ from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow
 
+Copies = dict[str, tuple[Rows, npt.NDArray[np.int64]]]  # slots and their places, by kind
+
 
 class RowPublisher:
     """Publishes rows of one table of live requests."""
@@ -42,8 +44,13 @@ class RowPublisher:
         if stop <= start:
             return start
         kinds = [kind for kind in rows.kinds if kind in core.paged]
-        core.check_chain(core.index.locate(keys.digests, start), start, kinds)
-        self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
+        self._check_chain(keys, start, stop, kinds)
+        copied = self._copy_boundary(row, keys, stop)  # what can fail comes before anything has changed
+        try:
+            self._check_chain(keys, start, stop, kinds)  # once more: the copies' room may have cost others theirs
+        except BaseException:
+            self._give_back(copied)
+            raise
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
         lossy = bool(rows.lossy[row])
@@ -69,8 +76,10 @@ class RowPublisher:
             rows.tables[kind][row, start:stop] = held
             rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
-        copied = self._publish_boundary(row, spot, stop, lossy, manager.isolation.whose(keys.salt))
         for kind, (copies, where) in copied.items():
+            pool = core.pools[kind]
+            core.fresh(kind, spot, where, copies)
+            core.seal(kind, copies, pool.generations(copies), where, np.zeros(len(where), np.int64), lossy=lossy)
             kept[kind], kept_places[kind] = copies, where
         keeping = core.keeping(manager.time, priority, ttl, keys.salt)
         core.settle(spot, kept, manager.time, keeping, start)
@@ -85,6 +94,12 @@ class RowPublisher:
         for event, those in (("retract", back), ("index", ~back)):
             pool.must(event, keys[those], "publish", expected=expected[those], to_version=versions[those])
 
+    def _check_chain(self, keys: Keys, start: int, stop: int, kinds: list[str]) -> None:
+        """Raise Refused where the chain before ``start`` is gone, or what others published up to ``stop`` is full."""
+        core = self._rows.manager.core
+        core.check_chain(core.index.locate(keys.digests, start), start, kinds)
+        self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
+
     def _check_readers(self, spot: Spot, start: int, kinds: list[str]) -> None:
         """Raise Refused where what others published has no room for one more pin; nothing has changed then."""
         core = self._rows.manager.core
@@ -96,29 +111,42 @@ class RowPublisher:
                 given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
                 pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
-    def _publish_boundary(
-        self, row: int, spot: Spot, stop: int, lossy: bool, whose: int
-    ) -> dict[str, tuple[Rows, npt.NDArray[np.int64]]]:
-        """Copies of tail and window for the boundary at which the row stands, as far as there is room; their places."""
+    def _copy_boundary(self, row: int, keys: Keys, stop: int) -> Copies:
+        """Copies of tail and window for the boundary at which the row stands, as far as there is room; their places.
+
+        The copies are nobody's yet. Whatever the backend raises leaves none.
+        """
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
-        kept: dict[str, tuple[Rows, npt.NDArray[np.int64]]] = {}
+        copied: Copies = {}
         if int(rows.tokens[row]) != stop * rows.granule:
-            return kept
+            return copied
+        spot, whose = core.index.locate(keys.digests, stop), manager.isolation.whose(keys.salt)
         for trail, kind in enumerate(core.trailing):
             pool = core.pools[kind]
             places, source = self._boundary_slots(row, kind, stop)
-            missing = np.array([core.index.find(trail, spot, place) is None for place in places.tolist()], bool)
+            missing = np.array([self._lacks(trail, spot, place) for place in places.tolist()], bool)
             places, source = places[missing], source[missing].astype(np.intp)
             try:
                 core.make_room({kind: len(places)})
-                copies = pool.take(len(places), pool.rules.take(), whose=whose)
+                copied[kind] = pool.take(len(places), pool.rules.take(), whose=whose), places
+                copies = manager.backend.gather(pool.arena.bytes, source)
+                manager.backend.scatter(pool.arena.bytes, copied[kind][0], copies)
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
-            manager.backend.scatter(pool.arena.bytes, copies, manager.backend.gather(pool.arena.bytes, source))
-            core.fresh(kind, spot, places, copies)
-            core.seal(kind, copies, pool.generations(copies), places, np.zeros(len(places), np.int64), lossy=lossy)
-            kept[kind] = copies, places
-        return kept
+            except BaseException:
+                self._give_back(copied)
+                raise
+        return copied
+
+    def _lacks(self, trail: int, spot: Spot, place: int) -> bool:
+        """Whether a chain that is in the tree as far as ``spot`` has nothing at a place."""
+        index = self._rows.manager.core.index
+        return index.granule(trail, place) >= spot.at or index.find(trail, spot, place) is None
+
+    def _give_back(self, copied: Copies) -> None:
+        for kind, (copies, _) in copied.items():
+            pool = self._rows.manager.core.pools[kind]
+            pool.release("abandon", copies, expected=pool.generations(copies))
 
     def _boundary_slots(self, row: int, kind: str, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """Places of a boundary to keep, and the row's slots for them."""

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Poisoned, Refused
 from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Found, ObjectId, StoreError
 from kvfsm.runtime.ticket import Ticket
@@ -23,9 +25,13 @@ from .injecting import (
     NAMESPACE,
     PROFILE,
     ROOT,
+    SLOTS,
+    A,
+    Backend,
     Crash,
     Files,
     Inner,
+    Steps,
     World,
     complaints,
     fault,
@@ -33,6 +39,7 @@ from .injecting import (
     write,
     wrong_bytes,
 )
+from .rows import exactly, in_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,90 @@ def live_row(world: World) -> Callable[[], object]:
     return run
 
 
+def apart(world: World) -> None:
+    """Tenants are told apart, and one left its bytes in most of the slots."""
+    world.manager.keys([1], salt=b"another")
+    others = [world.manager.requests.admit(4 * A) for _ in range(2)]
+    for row in others:
+        world.manager.requests.finish(row)
+
+
+def row_published(world: World) -> Callable[[], object]:
+    apart(world)
+    row = world.manager.requests.admit(4 * A)
+    return lambda: ended(world, row, lambda: world.manager.requests.publish(row, world.r))
+
+
+def row_preempted(world: World) -> Callable[[], object]:
+    apart(world)
+    row = world.manager.requests.admit(4 * A)
+    world.manager.requests.propose([row], 2)
+
+    def run() -> None:
+        left = []
+        again(lambda: left.append(world.manager.requests.preempt(row, world.r)))
+        assert left[0].rejected == 2
+
+    return run
+
+
+def row_extended(world: World) -> Callable[[], object]:
+    apart(world)
+    row = world.manager.requests.admit(A)
+    return lambda: ended(world, row, lambda: world.manager.requests.extend(row, 3 * A))
+
+
+def row_stepped(world: World) -> Callable[[], object]:
+    apart(world)
+    row = world.manager.requests.admit(2 * A)
+    return lambda: ended(world, row, lambda: world.manager.requests.step([row]))
+
+
+def row_drafted(world: World) -> Callable[[], object]:
+    apart(world)
+    row = world.manager.requests.admit(2 * A)
+
+    def run() -> None:
+        world.manager.requests.propose([row], 3)
+        world.manager.requests.accept([row], 2)
+
+    return lambda: ended(world, row, run)
+
+
+def ended(world: World, row: int, call: Callable[[], object]) -> None:
+    """The call, twice if it fails, and the row's end."""
+    try:
+        again(call)
+    finally:
+        again(lambda: world.manager.requests.finish(row))
+
+
+def reallocated(world: World) -> Callable[[], object]:
+    apart(world)
+    world.manager.set_aside()
+    world.publish(world.p)
+    slots = dict.fromkeys(PROFILE.kinds, SLOTS + 1)  # the one that is set aside, and as many as a world has
+    dirty = {kind: np.ones((SLOTS + 1) * PROFILE.layouts[kind].slot_bytes, np.uint8) for kind in PROFILE.kinds}
+
+    def call() -> None:
+        before = world.manager.memory.epoch, dict(world.manager.core.pools)
+        try:
+            world.manager.reallocate(slots, buffers=dirty)
+        except RuntimeError:
+            assert (world.manager.memory.epoch, world.manager.core.pools) == before
+            assert world.read(world.p, load=False) == 4
+            raise
+
+    return lambda: again(call)
+
+
 OPERATIONS = {
+    "row published": Operation(row_published, 6),
+    "row preempted": Operation(row_preempted, 6),
+    "row extended": Operation(row_extended, 4),
+    "row stepped": Operation(row_stepped, 2),
+    "row drafted": Operation(row_drafted, 2),
+    "reallocated": Operation(reallocated, 8),
     "publish": Operation(publish, 12),
     "persist": Operation(persist, 6),
     "load": Operation(load, 10),
@@ -525,3 +615,45 @@ def test_a_store_that_fails_is_counted_and_the_fill_is_found_all_the_same() -> N
         assert world.read(world.p, load=False) == 2, where
 
     assert at_each_step(Operation(prepare, 5), raise_it, check) >= 5
+
+
+@pytest.mark.parametrize("slots", [5, 16])
+def test_a_window_in_blocks_is_whole_whatever_slot_can_not_be_cleared(slots: int) -> None:
+    """A pool of five has no slot but those in the ring: what leaves is taken again."""
+
+    def steps_until(at: int | None) -> int:
+        steps, profile = Steps(), in_blocks()
+        pools = dict.fromkeys(profile.kinds, 32) | {"swa_window": slots}
+        manager = Manager(profile, pools, Backend(steps), rows=2)
+        manager.keys([1], salt=b"another")
+        manager.requests.finish(manager.requests.admit(64))
+        row = manager.requests.admit(20)
+        assert manager.requests.window_width <= 5
+
+        def fail(name: str) -> None:
+            raise fault(name)
+
+        def done(call: Callable[[], object]) -> None:
+            before = exactly(manager, row), {kind: pool.free for kind, pool in manager.core.pools.items()}
+            try:
+                call()
+            except RuntimeError:
+                assert (exactly(manager, row), {kind: pool.free for kind, pool in manager.core.pools.items()}) == before
+                call()
+
+        if at is not None:
+            steps.plan(at, fail)
+        with steps.counted():
+            for tokens in (30, 5, 9):
+                done(lambda tokens=tokens: manager.requests.extend(row, tokens))
+            for _ in range(30):
+                done(lambda: manager.requests.step([row]))
+        assert manager.audit().ok and steps.reached == (at is not None)
+        manager.requests.finish(row)
+        assert all(pool.free == pool.hot for pool in manager.core.pools.values())
+        return len(steps.names)
+
+    count = steps_until(None)
+    assert count >= 4
+    for at in range(count):
+        steps_until(at)
