@@ -84,9 +84,10 @@ class Scheduler:
         queues: whose turn it is.
         budgets: what may be granted in one call of ``schedule``, by queue, in the units of ``Queue.spends``, above 0;
             without one, all that there is room for.
-        chunk: tokens of a prompt that one step computes at most, a multiple of the granule; None: all of it. Where the
-            model has windows or tails, a step ends at the prompt's last whole granule in any case, and the rest takes
-            one more: publish in between, or no boundary is kept at which others could go on.
+        chunk: tokens of a prompt that one step computes at most, a multiple of the granule; None: all of it.
+        boundaries: whether, where the model has windows or tails, a step ends at the prompt's last whole granule in any
+            case, and the rest takes one more: publish in between, or nothing is kept there at which others could go on.
+            False where the engine keeps these itself, by fills of these kinds (``Manager.reserve``).
         attempts: times that a load which failed is tried again before the request computes.
         requests: most that are live at once.
         clock: the time, for waits and ageing.
@@ -110,6 +111,7 @@ class Scheduler:
         queues: Queues | None = None,
         budgets: Mapping[Queue, float] = MappingProxyType({}),
         chunk: int | None = None,
+        boundaries: bool = True,
         attempts: int = 1,
         requests: int = 1024,
         clock: Callable[[], float] = time.monotonic,
@@ -126,7 +128,7 @@ class Scheduler:
         if requests < 1 or not 0 <= attempts <= high:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
         self.manager = manager
-        self.admission = Admission(manager, limits, boundaries=True)
+        self.admission = Admission(manager, limits, boundaries=boundaries)
         self.queues = Queues() if queues is None else queues  # empty ones are false
         self._attempts = attempts
         self._requests = LiveRequests(manager, self.queues, requests, clock)

@@ -97,6 +97,7 @@ class Replay:
             queues=SingleLine(self._journal) if rules.single_line else FiveQueues(self._journal),
             budgets=dict.fromkeys(COMPUTE, float(rules.step_tokens)),
             chunk=rules.step_tokens,
+            boundaries=False,  # see _keep_boundaries
             requests=len(trace.requests),
             clock=lambda: self.clock.now,
         )

@@ -19,6 +19,7 @@ from kvfsm.runtime.answers import Answer, AnswerKind, Claim, Plan
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.parking import Parking
 from kvfsm.runtime.queues import Queues
 from kvfsm.runtime.requests import RequestTable
 from kvfsm.runtime.scheduler import Work
@@ -208,7 +209,7 @@ def test_a_granule_counts_where_its_slowest_object_lay() -> None:
     import numpy as np
 
     def plan(wanted: dict[str, list[int]], expand: range) -> Plan:
-        return Plan(Claim([], b"", ()), 6, {kind: np.array(places) for kind, places in wanted.items()}, expand, 99)
+        return Plan(Claim([], b"", ()), 6, {kind: np.array(places) for kind, places in wanted.items()}, expand, 99, 6)
 
     assert tiers_of(answer_of(32, None), 32, 16) == (32, 0, 0)
     assert tiers_of(answer_of(32, plan({}, range(2, 5))), 80, 16) == (32, 48, 0)
@@ -267,7 +268,7 @@ def test_who_finds_no_room_waits_for_somebodys_end(tmp_path: Path, capsys: pytes
 def test_the_youngest_gives_way_when_a_token_finds_no_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path, [(0, 30, 40, [1]), (0, 30, 40, [2])])
     found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "5")
-    assert (found["requests"], found["rejected"]) == (2, {}) and found["preempted"]
+    assert (found["requests"], found["rejected"], found["preempted"]) == (2, {}, 1)
     assert found["reused_tokens"] == 0  # what it had published itself is no hit
     assert found["decoded_tokens"] == 80
 
@@ -285,7 +286,7 @@ def test_who_outgrows_the_pool_alone_is_rejected(tmp_path: Path, capsys: pytest.
 def test_a_manager_that_forgets_to_unpin_is_seen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Manager, "_unpin", lambda self, receipt: None)
+    monkeypatch.setattr(Parking, "_unpin", lambda self, receipt: None)
     arguments = [str(SLICE), "--model", "llama", "--limit", "20", "--audit", "5"]
     found = said(capsys, *arguments, code=1)
     assert found["ok"] is False and found["violations"][0]["text"].startswith("S3: ")

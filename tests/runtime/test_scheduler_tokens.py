@@ -108,6 +108,13 @@ def test_a_prompt_that_ends_within_a_granule_is_found_up_to_it(model: str, chunk
     bench.over()
 
 
+def test_who_keeps_boundaries_itself_needs_no_step_more() -> None:
+    bench = Bench(64, profile=DRAFTING, boundaries=False)
+    bench.submit(prompt(3, 3 * D + 4))
+    assert bench.granted() == [(1, 0, 3 * D + 4)]
+    bench.over()
+
+
 def test_plain_kv_needs_no_step_more() -> None:
     bench = Bench()
     bench.submit(prompt(3, 3 * A + 4))
