@@ -99,12 +99,13 @@ class Claim:
     """One request's side of an answer: its digests, and the handles (slot, generation) that the match saw last.
 
     In every paged kind a granule leaves only after those behind it, so the last granule's handle stands for the whole
-    chain.
+    chain. They mean something to the manager that made them alone, and so does a plan: ``maker`` is its mark.
     """
 
     digests: list[bytes] = field(repr=False)
     salt: bytes = field(repr=False)
     handles: tuple[tuple[str, int, int], ...]
+    maker: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Lessor:
         """A lease for each request of an answer; all of them or none. See ``Manager.acquire``."""
         if not answer.now or not answer.claims:
             raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
+        self._manager.check_own(*answer.claims)
         boundary = answer.now // self._manager.profile.granule
         taken: list[tuple[Receipt, bool]] = []
         try:

@@ -75,10 +75,11 @@ class Loader:
                 them himself, in the same step, with ``Manager.take``.
 
         Raises:
-            Refused: POOL_FULL, ADMISSION (also when too many loads are open), or STALE when what is packed has changed;
-                nothing has changed then.
+            Refused: POOL_FULL, ADMISSION (also when too many loads are open), STALE when what is packed has changed, or
+                LEASE for another manager's plan; nothing has changed then.
         """
         manager, core = self._manager, self._manager.core
+        manager.check_own(plan.claim)
         if not self._free:
             raise Refused(Reason.ADMISSION, "load", f"{len(self.tickets)} loads are open, as many as there may be")
         spot = core.index.locate(plan.claim.digests, plan.boundary)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, AnswerKind, Plan, Reason
+from .answers import Answer, AnswerKind, Claim, Plan, Reason
 from .audit import Audit, audit
 from .backend import Backend
 from .core import Buffers, Core
@@ -148,6 +148,7 @@ class Manager:
         self.served: Mapping[int, Live] = {}  # live requests of the scheduler that has some
         self.writes_through = store is not None and writes == "write_through"
         self.number = itertools.count(1).__next__
+        self.mark = object()  # on what this manager answers
         self._multiples = copy_bytes, io_bytes
         self.matcher = self._make_matcher()
         self.lessor = Lessor(self)
@@ -236,11 +237,15 @@ class Manager:
         """Look at a match's answer again: HIT while ``acquire`` would find what it found, else STALE. Changes nothing.
 
         An answer with nothing to read now is given back as it is. Cost: O(log n), far below that of a lease.
+
+        Raises:
+            Refused: LEASE for another manager's answer.
         """
         boundary = answer.now // self.profile.granule
         if not boundary or not answer.claims:
             return answer.kind
         with self.lock:
+            self.check_own(*answer.claims)
             held = all(self.matcher.holds(claim, boundary) for claim in answer.claims)
         return AnswerKind.HIT if held else AnswerKind.STALE
 
@@ -704,6 +709,12 @@ class Manager:
         if (keys.granule, keys.identity) != (self.profile.granule, self.profile.identity):
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
+
+    def check_own(self, *claims: Claim) -> None:
+        """Raise Refused (LEASE) for what another manager answered: it means nothing here. The caller holds the lock."""
+        if any(claim.maker is not self.mark for claim in claims):
+            what = "the answer, or its plan, was made by another manager; match again, with this one"
+            raise Refused(Reason.LEASE, "lease", what)
 
     def give_up(self, held: Receipt | GivenUp, done: Done | None) -> None:
         """Unpin, or free, what somebody held: now, or once the device has ended. The caller holds the lock."""

@@ -251,7 +251,7 @@ class Matcher:
             slot = core.handle(kind, one.spot, now)
             handles.append((kind, slot, core.pools[kind].generation(slot)))
         digests, salt = request.chain()
-        return Claim(digests, salt, tuple(handles))
+        return Claim(digests, salt, tuple(handles), self._manager.mark)
 
     def _objects(self, found: list[_Found], cap: int, now: int) -> dict[str, ObjectAnswer]:
         """What each kind says by itself."""
@@ -322,7 +322,7 @@ class Matcher:
         kv_ready, kv_live = one.ready.get("compressed_kv", 0), one.live.get("compressed_kv", 0)
         expand = range(kv_ready, min(kv_live, boundary))
         digests, salt = request.chain()
-        claim = Claim(digests, salt, ())
+        claim = Claim(digests, salt, (), self._manager.mark)
         wanted = {kind: places for kind, places in wanted.items() if len(places)}
         return Plan(claim, boundary, wanted, expand, request.length(), most)
 

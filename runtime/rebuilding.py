@@ -73,6 +73,7 @@ def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     (claim,), granule, core = answer.claims, manager.profile.granule, manager.core
     start, stop, now = (tokens // granule for tokens in (answer.rebuild.start, answer.rebuild.stop, answer.now))
     with manager.lock:
+        manager.check_own(claim)
         manager.unpark()
         spot = core.index.locate(claim.digests, stop)
         _check_matched(manager, claim, spot, start, stop, now)

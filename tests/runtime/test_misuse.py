@@ -15,6 +15,7 @@ from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
+from kvfsm.runtime.stores.memory import MemoryStore
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -147,7 +148,7 @@ def test_unknown_kinds_are_named_with_those_that_there_are() -> None:
 def test_a_plan_of_another_model_loads_nothing() -> None:
     profile = PROFILES["tiny_gpt_oss"]
     other = Manager(profile, dict.fromkeys(profile.kinds, 8), NumpyBackend())
-    plan = Plan(Claim([bytes(32)], b"", ()), 1, {"indexer_state": np.arange(1)}, range(0), A)
+    plan = Plan(Claim([bytes(32)], b"", ()), 1, {"indexer_state": np.arange(1)}, range(0), A, 1)
     with pytest.raises(ValueError, match="no slots of indexer_state; tiny_gpt_oss has "):
         other.load(plan)
     assert other.audit().ok
@@ -212,3 +213,35 @@ def test_a_fill_that_was_published_or_abandoned_is_not_written_any_more() -> Non
     manager.abandon(abandoned)
     for fill in (published, abandoned):
         refused(Reason.LEASE, "published or abandoned already", lambda fill=fill: fill.view("swa_window", "keys", 0))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("policies", [("none", "full"), ("full", "none"), ("full", "full")])
+def test_what_another_manager_answered_is_refused(policies: tuple[str, str]) -> None:
+    """Whatever windows the two keep, and although both hold the same."""
+    profile, store = PROFILES["tiny_gpt_oss"], MemoryStore()
+    windows = {"none": WindowPolicy.none(), "full": WindowPolicy.full()}
+    other, manager = (
+        Manager(profile, dict.fromkeys(profile.kinds, 16), NumpyBackend(), store=store, window=windows[name])
+        for name in policies
+    )
+    keys = manager.keys(np.arange(40))
+    for one in (other, manager):
+        one.publish(one.reserve(keys, 0, 2))
+    hit = other.match(keys)
+    assert hit.now
+    for kind in profile.kinds:
+        other.evict(kind, 16)
+    pending = other.match(keys)
+    assert pending.plan is not None
+    free = {kind: pool.free for kind, pool in manager.core.pools.items()}
+    calls: list[Callable[[], object]] = [
+        lambda: manager.acquire(hit),
+        lambda: manager.check(hit),
+        lambda: manager.load(pending.plan),
+        lambda: manager.load_begin(pending.plan),
+    ]
+    for call in calls:
+        refused(Reason.LEASE, "made by another manager; match again", call)
+    assert {kind: pool.free for kind, pool in manager.core.pools.items()} == free and not manager.tickets
+    assert manager.audit().ok and other.load(pending.plan).now == hit.now
+    manager.release(manager.acquire(manager.match(keys)))
