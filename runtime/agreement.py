@@ -162,8 +162,8 @@ class Agreement:
             self._turn.release()
 
     def _step(self, asks: Sequence[Ask], draft: int, stored: bool) -> Decision:
-        number, self._steps = self._steps, self._steps + 1
         step = _Step(self.manager, self.owner, asks, draft, stored)
+        number, self._steps = self._steps, self._steps + 1
         vote = 0
         try:
             while vote == 0 or (step.open and vote < self.votes):
@@ -202,6 +202,8 @@ class _Step:
     def __init__(self, manager: Manager, owner: str, asks: Sequence[Ask], draft: int, stored: bool) -> None:
         self._manager, self._owner, self._granule = manager, owner, manager.profile.granule
         self._asks, self._draft, self._sets = tuple(asks), draft, 2 if stored else 1
+        if odd := [type(ask).__name__ for ask in self._asks if not isinstance(ask, Ask)]:
+            raise TypeError(f"a step of {', '.join(odd)}; give an Ask for each request, such as Ask(keys)")
         tags = [_digest(b"%d %d" % (ask.length, len(ask.keys)), *ask.keys.digests[-1:]) for ask in self._asks]
         self._tags = [tag[:4] for tag in tags]
         self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), *tags)

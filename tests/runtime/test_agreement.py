@@ -551,3 +551,12 @@ def test_a_message_in_the_place_of_another_rank_is_told() -> None:
         heed(head, [head.message(b""), head.message(b"")])
     with pytest.raises(RanksDiverged, match="rank 1: something else"):
         heed(head, [head.message(b""), b"short"])
+
+
+def test_keys_are_no_asks_and_the_step_is_still_to_come() -> None:
+    manager = filled(())
+    agreement = Agreement(LocalGroup.make(1)[0], manager)
+    keys = manager.keys(list(range(20)))
+    with pytest.raises(TypeError, match=r"a step of Keys; give an Ask for each request, such as Ask\(keys\)"):
+        agreement.step([keys])  # type: ignore[list-item]
+    assert agreement.step([Ask(keys)]) is not None and nothing_held([manager])
