@@ -68,10 +68,9 @@ class Lessor:
 
     def overdue(self) -> tuple[Receipt, ...]:
         """Receipts whose deadline has passed, the oldest deadline first."""
-        late = [
-            receipt for receipt, _ in self.receipts.values()
-            if receipt.deadline is not None and receipt.deadline < self._manager.now()
-        ]  # fmt: skip
+        timed = [receipt for receipt, _ in self.receipts.values() if receipt.deadline is not None]
+        time = self._manager.now() if timed else 0.0
+        late = [receipt for receipt in timed if receipt.deadline is not None and receipt.deadline < time]
         return tuple(sorted(late, key=lambda receipt: (receipt.deadline, receipt.lease_id)))
 
     def revoke(self, lease: Lease | Receipt | Leak, done: Done | None) -> None:

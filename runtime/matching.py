@@ -163,11 +163,11 @@ class Matcher:
     def _rebuildable(self, one: _Found, most: int, now: int) -> range | None:
         """Granules whose indexer keys could be computed anew from entries that can be read, for a longer hit."""
         core = self._manager.core
-        ready = one.ready.get("indexer_state")
-        if ready is None or one.ready["compressed_kv"] <= ready:
+        ready, entries = one.ready.get("indexer_state"), one.ready.get("compressed_kv")
+        if ready is None or entries is None or entries <= ready:
             return None
         sets = [_trailing(self._manager, trail, one.spot) for trail in range(len(core.trailing))]
-        stop = intersect(min(most, one.ready["compressed_kv"]), sets)
+        stop = intersect(min(most, entries), sets)
         return range(ready, stop) if stop > max(now, ready) else None
 
     def holds(self, claim: Claim, boundary: int) -> bool:

@@ -304,3 +304,13 @@ def test_a_deadline_that_passes_while_a_row_is_admitted_leaves_all_or_nothing(at
         assert time.asked == 1, "one look a call: what was in time stays so"
         manager.requests.finish(row)
     assert manager.audit().ok and not manager.receipts
+
+
+def test_what_is_overdue_is_so_at_one_moment() -> None:
+    time = Jumping()
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), NumpyBackend(), now=time)
+    put(manager, keys_of(manager), 0, 3)
+    taken = [manager.acquire(manager.match(keys_of(manager)), deadline=5.0) for _ in range(2)]
+    time.arm(2)
+    assert manager.overdue() == () and time.asked == 1
+    assert len(manager.overdue()) == len(taken)
