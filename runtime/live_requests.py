@@ -163,7 +163,7 @@ class LiveRequests:
         """A request comes, and waits.
 
         Raises:
-            Refused: ADMISSION when as many as there may be are live.
+            Refused: ADMISSION when as many as there may be are live, or some of another scheduler of this manager.
         """
         if not self._free:
             raise Refused(Reason.ADMISSION, "scheduler", f"{len(self.words)} places, and all are taken")

@@ -17,9 +17,10 @@ The engine computes what a ``Work`` says, and then:
                ``preempt_all``, so that nobody holds memory that goes away
     cancel     at any moment, from any thread; never waits for a transfer
 
-Who goes back has its whole granules published, so an engine has launched what ``schedule`` gave it before it decodes,
-preempts or schedules again. Drafts and rollbacks go through here as well, and not through the request table, which
-knows nothing of keys.
+Who goes back has its whole granules published, so an engine has launched what ``schedule`` returned before it decodes,
+preempts or schedules again; what it can't launch it cancels. Work that ``schedule`` granted and has not returned yet
+counts as computed by nobody: it is not published, and its request does not decode. Drafts and rollbacks go through
+here as well, and not through the request table, which knows nothing of keys.
 
 Who is published is found by its keys, which grow with it: give ``tokens=`` to ``decode`` and ``accept``, or extend
 ``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
@@ -154,7 +155,8 @@ class Scheduler:
             owner: who asks; turns are shared fairly between owners.
 
         Raises:
-            Refused: ADMISSION when as many as there may be are live; IDENTITY for keys of another model.
+            Refused: ADMISSION when as many as there may be are live, or some of another scheduler of this manager;
+                IDENTITY for keys of another model.
             ValueError: no tokens, or more whole granules than the keys have.
             TypeError: no keys.
         """
@@ -253,12 +255,13 @@ class Scheduler:
         this returns is not in it.
 
         Raises:
-            Exception: what a store or a device query raised. Nothing is lost: what was granted by then is returned by
-                the next call.
+            Exception: what a store or a device query raised. Nothing is lost: the next call grants nothing more, and
+                returns what was granted by then, unless its request has gone back to wait.
         """
         self._changed.clear()
-        if self._requests.granted:  # a round was broken off, and the engine does not know of these yet
+        if self._requests.granted:  # the last round was broken off; this lets go of what went with its row since
             self._running.begin_round()
+        if self._requests.granted:
             self._changed.set()
         else:
             self._turns.round()

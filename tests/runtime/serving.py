@@ -141,9 +141,12 @@ def words(manager: Manager, admission: Admission) -> tuple[Any, ...]:
     return (tables, admission.words.words.tolist(), *held)
 
 
-def reserved(manager: Manager) -> list[str]:
-    """S25: whose reservation is less than what its first step needs, however its load ends."""
-    wrong = []
+def reserved(manager: Manager, *, boundaries: bool = False) -> list[str]:
+    """S25: whose reservation is less than what its first step needs, however its load ends.
+
+    With ``boundaries`` a step ends at the last whole granule of its prompt.
+    """
+    wrong, granule = [], manager.profile.granule
     for number, one in manager.reservations.items():
         reused = 0 if one.lease is None else one.lease.length // manager.profile.granule
         need = manager.requests.need(one.first, reused)
@@ -154,7 +157,9 @@ def reserved(manager: Manager) -> list[str]:
             boundary = one.ticket.plan.boundary
             first = one.tokens
             if one.step is not None:
-                first = min(first, boundary * manager.profile.granule + one.step)
+                first = min(first, boundary * granule + one.step)
+            if boundaries and boundary < one.tokens // granule:
+                first = min(first, one.tokens // granule * granule)
             loaded = manager.requests.need(first, boundary)
             with_load = {kind: count + len(one.ticket.all_slots(kind)) for kind, count in have.items()}
             if any(have[kind] < loaded[kind] or with_load[kind] < need[kind] for kind in need):
@@ -195,7 +200,7 @@ def faults(scheduler: Scheduler) -> list[str]:
             found.append(f"T3: request {number} waits for a load that has ended")
     if len(queues) > len(scheduler.live):
         found.append("S26: requests wait that are not live")
-    return found + reserved(manager) + within(scheduler.admission)
+    return found + reserved(manager, boundaries=bool(manager.core.trailing)) + within(scheduler.admission)
 
 
 def watch(scheduler: Scheduler, lock: Watched, *, every: int = 1) -> None:
