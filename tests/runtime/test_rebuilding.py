@@ -594,10 +594,12 @@ def test_a_request_without_keys_waits_for_its_turn_and_leaves_all_keys_behind() 
     scheduler = Scheduler(manager, ByHand(), budgets={Queue.INDEXER: 1.0})
     live = scheduler.submit(keys)
     assert scheduler.where(live) is Queue.INDEXER
-    assert scheduler.queues.cost(live.number) == keys.tokens - 2 * V4.granule
+    assert scheduler.queues.cost(live.number) == 3 * V4.granule
     (work,) = scheduler.schedule()
-    assert (work.start, work.stop) == (2 * V4.granule, keys.tokens)
+    assert (work.start, work.stop) == (2 * V4.granule, 5 * V4.granule)  # where tail and window can be kept
     scheduler.publish(live)
+    (work,) = scheduler.schedule()
+    assert (work.start, work.stop) == (5 * V4.granule, keys.tokens)
     scheduler.finish(live)
     assert np.array_equal(manager.core.pools[KV].in_state(np.arange(24), "resident"), entries)
     assert manager.match(keys).now == 5 * V4.granule
