@@ -80,7 +80,8 @@ class Admission:
             owner: who asks.
 
         Raises:
-            Refused: STALE when what was matched is gone: match again. Nothing was taken.
+            Refused: STALE when what was matched is gone: match again. LEASE for another manager's answer. Nothing was
+                taken.
             ValueError: ``tokens`` don't reach beyond what the answer covers, or are fewer than the match was told;
                 another ``step``, or a shared answer.
         """
@@ -91,6 +92,7 @@ class Admission:
         if len(answer.claims) > 1:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:
+            self._manager.check_own(*answer.claims, *(() if answer.plan is None else (answer.plan.claim,)))
             self._manager.unpark()
             given = self._manager.core.room.given
             for way in self._ways(answer, tokens, step):

@@ -520,3 +520,13 @@ def test_a_reservation_that_is_too_small_would_be_seen() -> None:
     assert "is ready with" in reserved(manager)[0]
     one.slots = held
     admission.cancel(one)
+
+
+def test_another_managers_answer_is_refused_before_anything_is_taken() -> None:
+    manager, admission, keys, _ = begin()
+    other, *_ = begin()
+    answer = other.match(keys)
+    assert answer.plan is not None
+    with pytest.raises(Refused, match="another manager"):
+        admission.admit(answer, keys.tokens)
+    over(manager, admission)
