@@ -316,7 +316,7 @@ def test_what_was_held_is_void() -> None:
     lease, fill = manager.acquire(manager.match(keys)), manager.reserve(manager.keys(range(9, 9 + A)), 0, 1)
     row = manager.requests.admit(3)
     word, text = refusal(manager.reallocate)
-    assert (word, text) == ("PINNED", "the memory can't move under 1 leases, 1 fills, 1 live requests")
+    assert word == "PINNED" and text.startswith("the memory can't move under 1 leases, 1 fills, 1 live requests: lease")
     manager.reallocate(void=True)
     for call in (lambda: manager.release(lease), lambda: lease.view("compressed_kv", "entries", 2),
                  lambda: manager.publish(fill), lambda: manager.abandon(fill),
