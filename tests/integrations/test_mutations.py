@@ -64,9 +64,10 @@ def zero_window(store: PlainStore, length: int) -> None:
 
 
 def zero_oldest_window_row(store: PlainStore, length: int) -> None:
+    assert store.profile.window is not None
     for name in ("keys", "values"):
         for rows in each_part(store, length, "swa_window", name):
-            rows[0, 0] = 0
+            rows[0, 1 - store.profile.window] = 0  # those before it are only to go back to
 
 
 def roll(rows: Any) -> None:
