@@ -47,7 +47,7 @@ def test_demo_as_json_is_bit_identical_and_names_all_five_objects(tmp_path: Path
             verdict = validator.validate(lines)
         assert verdict.ok, verdict.first_illegal
         machines = {machine for machine, _, _ in verdict.taken}
-        assert verdict.events > least and verdict.dropped == 0 and len(machines) == 5
+        assert verdict.events > least and verdict.dropped == 0 and len(machines - {"ticket"}) == 5
 
 
 def test_an_unknown_model_is_used_wrongly() -> None:
