@@ -50,7 +50,7 @@ def bad(tmp_path: Path) -> Path:
 def test_a_path_of_the_model_is_well(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(good)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "well: 39 events on 5 pools are steps of the model, from the start"
+    assert first == "well: 39 events on 6 pools are steps of the model, from the start"
     assert second.split(";")[0].strip() == "1 of them refusals"
 
 
@@ -59,7 +59,7 @@ def test_a_ring_that_ran_over_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     worked(10)[1].write(path)
     assert main(["validate", str(path)]) == 0
     told = capsys.readouterr().out.splitlines()[0]
-    assert told == "well: 10 events on 5 pools are steps of the model, from where 29 older ones had left off"
+    assert told == "well: 10 events on 6 pools are steps of the model, from where 29 older ones had left off"
 
 
 def test_json_has_the_fields_that_programs_rely_on(good: Path, capsys: pytest.CaptureFixture[str]) -> None:

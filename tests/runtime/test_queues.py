@@ -74,7 +74,7 @@ def test_the_oldest_of_a_queue_is_known() -> None:
 
 
 def test_a_plan_that_expands_waits_for_it_whatever_the_objects_say() -> None:
-    said = replace(answer(compressed_kv="HIT"), plan=Plan(Claim([], b"", ()), 3, {}, range(1, 3), 100))
+    said = replace(answer(compressed_kv="HIT"), plan=Plan(Claim([], b"", ()), 3, {}, range(1, 3), 100, 3))
     assert (queue_of(said), compute_queue_of(said)) == (Queue.COMPRESSED, Queue.RESIDENT)
 
 
