@@ -110,7 +110,7 @@ def found(judge: Validator, lines: list[str]) -> Illegal:
 def test_a_managers_trace_is_a_path_of_the_model(judge: Validator, lines: list[str]) -> None:
     verdict = judge.validate(lines)
     assert verdict.ok, verdict.first_illegal
-    assert verdict.events > 100 and verdict.pools == 5 and verdict.dropped == 0
+    assert verdict.events > 100 and verdict.pools == 6 and verdict.dropped == 0
     fired = {(machine, event) for machine, event, _ in verdict.taken}
     assert {("compressed_kv", "compress_done"), ("compressed_kv", "expand_done"), ("swa_window", "evict"),
             ("uncompressed_tail", "emit"), ("indexer_state", "expire")} <= fired  # fmt: skip
@@ -407,7 +407,7 @@ def give(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("emit", give("expected", [1, 3, 1]), "refused", "'emit' was applied to slot 1, and the model refuses it"),
         ("pin", put("event", "discard"), "bad_arguments", "'discard' takes expected, not expected, wanted"),
         ("unpin", put("event", "quiesce"), "not_taken", "'quiesce' was applied, and slot 0 was 'resident'"),
-        ("take", put("pool", 9), "damaged", "there is no pool 9; the header names 5"),
+        ("take", put("pool", 9), "damaged", "there is no pool 9; the header names 6"),
         ("take", put("slots", ["0"]), "damaged", "are no whole numbers"),
         ("take", put("words", [1, 2]), "damaged", "2 values stand beside 3 slots"),
         ("take", put("held", True), "damaged", "a call has words after it unless it was held back"),
