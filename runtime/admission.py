@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .answers import Answer, Plan, Reason
 from .errors import Refused
+from .expanding import packed_places
 from .generated import Refusal
 from .generated.budget import BudgetTable
 from .lease import Done, GivenUp, Lease, still
@@ -286,9 +287,10 @@ class Admission:
 
     def _of_plan(self, plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
         """Destination slots of a plan by kind, and what it has in flight by name of the limit."""
-        pools = self._manager.core.pools
+        core = self._manager.core
+        pools, spot = core.pools, core.index.locate(plan.claim.digests, plan.boundary)
         by_tier = {"store": {kind: len(places) for kind, places in plan.wanted.items()}}
-        by_tier["packed"] = {"compressed_kv": self._packed(plan)} if plan.expand else {}
+        by_tier["packed"] = {"compressed_kv": len(packed_places(core, plan, spot))} if plan.expand else {}
         destinations: dict[str, int] = {}
         in_flight: dict[str, int] = {}
         for tier, counts in by_tier.items():
@@ -297,14 +299,6 @@ class Admission:
             in_flight[f"blocks from the {tier}"] = sum(counts.values())
             in_flight[f"bytes from the {tier}"] = sum(n * pools[kind].arena.stride for kind, n in counts.items())
         return destinations, in_flight
-
-    def _packed(self, plan: Plan) -> int:
-        """Granules of a plan's expansion that are packed: others between them may be readable."""
-        core = self._manager.core
-        n, spot = core.paged.index("compressed_kv"), core.index.locate(plan.claim.digests, plan.boundary)
-        stop = max(plan.expand.start, min(plan.expand.stop, core.index.live(n, spot)))
-        slots = core.index.slots(n, spot, plan.expand.start, stop)
-        return int(np.count_nonzero(core.pools["compressed_kv"].in_state(slots, "packed")))
 
     def _never(self, way: _Way, tokens: int) -> Rejected | None:
         """Why a way is closed for ever, be it for the prompt's later steps; None where it is not."""

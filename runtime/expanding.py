@@ -27,11 +27,13 @@ def check_packed(core: Core, plan: Plan, spot: Spot) -> None:
 
 
 def packed_places(core: Core, plan: Plan, spot: Spot) -> Numbers:
-    """Granules of a plan's expansion that are packed still; others were published anew meanwhile."""
+    """Granules of a plan's expansion that are packed still; others were published anew, or have gone, meanwhile."""
     if not plan.expand:
         return np.empty(0, np.int64)
-    slots = core.index.slots(core.paged.index(KV), spot, plan.expand.start, plan.expand.stop)
-    return np.arange(plan.expand.start, plan.expand.stop)[core.pools[KV].in_state(slots, "packed")]
+    n, start = core.paged.index(KV), plan.expand.start
+    stop = max(start, min(plan.expand.stop, core.index.live(n, spot)))
+    slots = core.index.slots(n, spot, start, stop)
+    return np.arange(start, stop)[core.pools[KV].in_state(slots, "packed")]
 
 
 def hold_packed(core: Core, places: Numbers, spot: Spot) -> tuple[Slots, Numbers]:

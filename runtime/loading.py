@@ -425,9 +425,7 @@ class Loader:
         )  # fmt: skip
 
     def _abort(self, ticket: Ticket) -> None:
-        """All who wait leave; the last one aborts."""
-        for _ in ticket.waiting:
-            self._fire(ticket, "leave")
+        self._leave_all(ticket)  # the last one aborts
         for batch in ticket.batches:
             pool = self._manager.core.pools[batch.kind]
             pool.must("load_abort", batch.slots, "load", expected=batch.generations)
@@ -465,6 +463,9 @@ class Loader:
         if ok and not any(batch.landed for batch in ticket.batches):
             self._fire(ticket, "land")  # of kinds that come as a whole, or of nothing at all
         self._fire(ticket, "complete", of=ticket.word.of, ok=ok)
+        self._leave_all(ticket)
+
+    def _leave_all(self, ticket: Ticket) -> None:
         for _ in ticket.waiting:
             self._fire(ticket, "leave")
 
