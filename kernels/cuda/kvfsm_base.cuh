@@ -10,9 +10,11 @@ typedef unsigned char kv_u8;
 typedef unsigned short kv_u16;
 typedef unsigned int kv_u32;
 typedef unsigned long long kv_u64;
+typedef int kv_i32;
 typedef long long kv_i64;
 
 static_assert(sizeof(kv_u8) == 1 && sizeof(kv_u16) == 2 && sizeof(kv_u32) == 4, "the dialect names widths");
+static_assert(sizeof(kv_i32) == 4 && sizeof(float) == 4, "the dialect names widths");
 static_assert(sizeof(kv_u64) == 8 && sizeof(kv_i64) == 8, "a state word is 64 bits");
 
 // The field of `word` in bits [shift, shift + width of mask); `mask` lies at the low end.
