@@ -24,12 +24,13 @@ class QueuedState(IntEnum):
 
     ABSENT = 0  # nobody's
     WAITING = 1  # has no blocks
-    ADMITTED = 2  # has its blocks; a worker has still to begin its transfer
-    LOADING = 3  # one worker writes into its blocks
-    READY = 4  # has its blocks and needs no transfer; the next step may run
-    RUNNING = 5  # computes
-    REJECTED = 6  # can never be admitted; nobody has read the answer
-    DRAINING = 7  # was given up while a worker writes
+    REBUILDING = 2  # has blocks for indexer keys alone, and computes them from entries that stay
+    ADMITTED = 3  # has its blocks; a worker has still to begin its transfer
+    LOADING = 4  # one worker writes into its blocks
+    READY = 5  # has its blocks and needs no transfer; the next step may run
+    RUNNING = 6  # computes
+    REJECTED = 7  # can never be admitted; nobody has read the answer
+    DRAINING = 8  # was given up while a worker writes
 
 
 class QueuedQueue(IntEnum):
@@ -45,18 +46,20 @@ class QueuedQueue(IntEnum):
 LAYOUT = Layout(
     "queued",
     (
-        Bits("state", 0, 3, 7),
-        Bits("generation", 3, 24, 0xFFFFFF),
-        Bits("queue", 27, 3, 4),
-        Bits("tries", 30, 8, 0xFF),
+        Bits("state", 0, 4, 8),
+        Bits("generation", 4, 24, 0xFFFFFF),
+        Bits("queue", 28, 3, 4),
+        Bits("tries", 31, 8, 0xFF),
     ),
 )
 MAX_GENERATION = 0xFFFFFF
 MAX_TRIES = 0xFF
-ALL = ("absent", "waiting", "admitted", "loading", "ready", "running", "rejected", "draining")
+ALL = ("absent", "waiting", "rebuilding", "admitted", "loading", "ready", "running", "rejected", "draining")
 EVENTS = {
     "arrive": Event("arrive", (Given("where", QueuedQueue, 4),)),
     "route": Event("route", (Given("expected", int, MAX_GENERATION), Given("where", QueuedQueue, 4))),
+    "rebuild": Event("rebuild", (Given("expected", int, MAX_GENERATION),)),
+    "rebuilt": Event("rebuilt", (Given("expected", int, MAX_GENERATION), Given("where", QueuedQueue, 4))),
     "admit": Event("admit", (Given("expected", int, MAX_GENERATION), Given("where", QueuedQueue, 4))),
     "reject": Event("reject", (Given("expected", int, MAX_GENERATION),)),
     "begin": Event("begin", (Given("expected", int, MAX_GENERATION),)),
@@ -91,23 +94,23 @@ class Queued(Slot):
 
     @property
     def state(self) -> QueuedState:
-        """Where the slot is in its life: bits [0, 3)."""
-        return QueuedState(self.word & 7)
+        """Where the slot is in its life: bits [0, 4)."""
+        return QueuedState(self.word & 0xF)
 
     @property
     def generation(self) -> int:
-        """The field ``generation``: bits [3, 27)."""
-        return self.word >> 3 & 0xFFFFFF
+        """The field ``generation``: bits [4, 28)."""
+        return self.word >> 4 & 0xFFFFFF
 
     @property
     def queue(self) -> QueuedQueue:
-        """What it waits for first: bits [27, 30)."""
-        return QueuedQueue(self.word >> 27 & 7)
+        """What it waits for first: bits [28, 31)."""
+        return QueuedQueue(self.word >> 28 & 7)
 
     @property
     def tries(self) -> int:
-        """Transfers that failed: bits [30, 38)."""
-        return self.word >> 30 & 0xFF
+        """Transfers that failed: bits [31, 39)."""
+        return self.word >> 31 & 0xFF
 
     def arrive(self, *, where: QueuedQueue) -> Refusal | None:
         """A request comes, and is put in the queue of what it misses first.
@@ -139,6 +142,42 @@ class Queued(Slot):
                 return None
             case _:
                 raise self._illegal("route")
+
+    def rebuild(self, *, expected: int) -> Refusal | None:
+        """Blocks for missing indexer keys are reserved, and what they are computed from is leased.
+
+        It computes them before it is admitted.
+
+        Fired by: allocator. Taken in: waiting. Refused as: stale.
+        """
+        check_number("expected", expected, MAX_GENERATION)
+        if expected != self.generation:
+            return Refusal.STALE
+        match self.state:
+            case QueuedState.WAITING:
+                # waiting --rebuild--> rebuilding
+                self._set(state=QueuedState.REBUILDING, queue=QueuedQueue.INDEXER)
+                return None
+            case _:
+                raise self._illegal("rebuild")
+
+    def rebuilt(self, *, expected: int, where: QueuedQueue) -> Refusal | None:
+        """The keys are there, or never will be.
+
+        Either way they are its own no more, and it waits for what it then misses.
+
+        Fired by: allocator. Taken in: rebuilding. Refused as: stale.
+        """
+        check_number("expected", expected, MAX_GENERATION)
+        if expected != self.generation:
+            return Refusal.STALE
+        match self.state:
+            case QueuedState.REBUILDING:
+                # rebuilding --rebuilt--> waiting
+                self._set(state=QueuedState.WAITING, queue=where)
+                return None
+            case _:
+                raise self._illegal("rebuilt")
 
     def admit(self, *, expected: int, where: QueuedQueue) -> Refusal | None:
         """Its blocks are reserved.
@@ -241,14 +280,14 @@ class Queued(Slot):
     def preempt(self, *, expected: int, where: QueuedQueue) -> Refusal | None:
         """It gives its blocks back, or has lost what it read, and waits again for what it then misses.
 
-        Fired by: allocator. Taken in: ready, running. Refused as: stale.
+        Fired by: allocator. Taken in: rebuilding, ready, running. Refused as: stale.
         """
         check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
             return Refusal.STALE
         match self.state:
-            case QueuedState.READY | QueuedState.RUNNING:
-                # ready, running --preempt--> waiting
+            case QueuedState.REBUILDING | QueuedState.READY | QueuedState.RUNNING:
+                # rebuilding, ready, running --preempt--> waiting
                 self._set(state=QueuedState.WAITING, queue=where, tries=0)
                 return None
             case _:
@@ -273,7 +312,8 @@ class Queued(Slot):
     def abort(self, *, expected: int) -> Refusal | None:
         """It is given up while no worker writes.
 
-        Fired by: allocator. Taken in: loading, waiting, admitted, ready, running, rejected. Refused as: stale, busy.
+        Fired by: allocator. Taken in: loading, waiting, rebuilding, admitted, ready, running, rejected. Refused as:
+        stale, busy.
         """
         check_number("expected", expected, MAX_GENERATION)
         if expected != self.generation:
@@ -283,12 +323,13 @@ class Queued(Slot):
                 return Refusal.BUSY
             case (
                 QueuedState.WAITING
+                | QueuedState.REBUILDING
                 | QueuedState.ADMITTED
                 | QueuedState.READY
                 | QueuedState.RUNNING
                 | QueuedState.REJECTED
             ):
-                # waiting, admitted, ready, running, rejected --abort--> absent
+                # waiting, rebuilding, admitted, ready, running, rejected --abort--> absent
                 self._set(state=QueuedState.ABSENT)
                 return None
             case _:
@@ -320,6 +361,14 @@ CASES: tuple[Case, ...] = (
          refusal="stale", lists=False),
     Case("route", 2, ("waiting",), "", always, do="queue: where",
          effect=lambda slot, expected, where: {"queue": where}),
+    Case("rebuild", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
+         refusal="stale", lists=False),
+    Case("rebuild", 2, ("waiting",), "", always, to="rebuilding", do="queue: indexer",
+         effect=lambda slot, expected: {"queue": QueuedQueue.INDEXER}),
+    Case("rebuilt", 1, ALL, "expected != generation", lambda slot, expected, where: expected != slot.generation,
+         refusal="stale", lists=False),
+    Case("rebuilt", 2, ("rebuilding",), "", always, to="waiting", do="queue: where",
+         effect=lambda slot, expected, where: {"queue": where}),
     Case("admit", 1, ALL, "expected != generation", lambda slot, expected, where: expected != slot.generation,
          refusal="stale", lists=False),
     Case("admit", 2, ("waiting",), "where in [disk, compressed]",
@@ -347,7 +396,7 @@ CASES: tuple[Case, ...] = (
          effect=lambda slot, expected: {"queue": QueuedQueue.RESIDENT}),
     Case("preempt", 1, ALL, "expected != generation", lambda slot, expected, where: expected != slot.generation,
          refusal="stale", lists=False),
-    Case("preempt", 2, ("ready", "running"), "", always, to="waiting", do="queue: where, tries: 0",
+    Case("preempt", 2, ("rebuilding", "ready", "running"), "", always, to="waiting", do="queue: where, tries: 0",
          effect=lambda slot, expected, where: {"queue": where, "tries": 0}),
     Case("leave", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation, refusal="stale",
          lists=False),
@@ -355,7 +404,7 @@ CASES: tuple[Case, ...] = (
     Case("abort", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation, refusal="stale",
          lists=False),
     Case("abort", 2, ("loading",), "", always, refusal="busy"),
-    Case("abort", 3, ("waiting", "admitted", "ready", "running", "rejected"), "", always, to="absent"),
+    Case("abort", 3, ("waiting", "rebuilding", "admitted", "ready", "running", "rejected"), "", always, to="absent"),
     Case("abort_load", 1, ALL, "expected != generation", lambda slot, expected: expected != slot.generation,
          refusal="stale", lists=False),
     Case("abort_load", 2, ("loading",), "", always, to="draining"),
@@ -364,143 +413,173 @@ Queued.CASES = CASES
 
 
 # The same codes as plain ints: NumPy is several times slower with members of an enum.
-_ABSENT, _WAITING, _ADMITTED, _LOADING, _READY, _RUNNING, _REJECTED, _DRAINING = range(8)
+_ABSENT, _WAITING, _REBUILDING, _ADMITTED, _LOADING, _READY, _RUNNING, _REJECTED, _DRAINING = range(9)
 _QUEUE_DISK, _QUEUE_COMPRESSED, _QUEUE_INDEXER, _QUEUE_TAIL_WINDOW, _QUEUE_RESIDENT = range(5)
 _ALL_BUT_STATE_QUEUE_TRIES = LAYOUT.all_but("state", "queue", "tries")
 _ALL_BUT_QUEUE = LAYOUT.all_but("queue")
 _ALL_BUT_STATE_QUEUE = LAYOUT.all_but("state", "queue")
 _ALL_BUT_STATE = LAYOUT.all_but("state")
 
-_ARRIVE_ELSE = by_state({_ABSENT: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_ARRIVE_ELSE = by_state({_ABSENT: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _arrive(words: Words, where: Number) -> tuple[Words, Codes]:
     """The event ``arrive`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     is_absent = state == _ABSENT
     codes = _ARRIVE_ELSE[state]
     codes[is_absent & (generation == MAX_GENERATION)] = Refusal.RETIRED
     # absent --arrive--> waiting
-    after = np.where(codes == 0, (words & _ALL_BUT_STATE_QUEUE_TRIES | _WAITING | (where << 27)) + (1 << 3), words)
+    after = np.where(codes == 0, (words & _ALL_BUT_STATE_QUEUE_TRIES | _WAITING | (where << 28)) + (1 << 4), words)
     return after, codes
 
 
-_ROUTE_ELSE = by_state({_WAITING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_ROUTE_ELSE = by_state({_WAITING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _route(words: Words, expected: Number, where: Number) -> tuple[Words, Codes]:
     """The event ``route`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _ROUTE_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # waiting --route--> waiting
-    return np.where(codes == 0, words & _ALL_BUT_QUEUE | (where << 27), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_QUEUE | (where << 28), words), codes
 
 
-_ADMIT_ELSE = by_state({_WAITING: 3}, 0, 8)
+_REBUILD_ELSE = by_state({_WAITING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
+
+
+def _rebuild(words: Words, expected: Number) -> tuple[Words, Codes]:
+    """The event ``rebuild`` on many words: the words after it, and the code of each."""
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
+    codes = _REBUILD_ELSE[state]
+    codes[expected != generation] = Refusal.STALE
+    # waiting --rebuild--> rebuilding
+    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE | _REBUILDING | (_QUEUE_INDEXER << 28), words), codes
+
+
+_REBUILT_ELSE = by_state({_REBUILDING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
+
+
+def _rebuilt(words: Words, expected: Number, where: Number) -> tuple[Words, Codes]:
+    """The event ``rebuilt`` on many words: the words after it, and the code of each."""
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
+    codes = _REBUILT_ELSE[state]
+    codes[expected != generation] = Refusal.STALE
+    # rebuilding --rebuilt--> waiting
+    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE | _WAITING | (where << 28), words), codes
+
+
+_ADMIT_ELSE = by_state({_WAITING: 3}, 0, 16)
 _ADMIT_CODES = np.array([Refusal.ILLEGAL, Refusal.STALE, Refusal.APPLIED, Refusal.APPLIED], np.uint8)
 
 
 def _admit(words: Words, expected: Number, where: Number) -> tuple[Words, Codes]:
     """The event ``admit`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     is_waiting = state == _WAITING
     case = _ADMIT_ELSE[state]
     case[is_waiting & ((where == _QUEUE_DISK) | (where == _QUEUE_COMPRESSED))] = 2
     case[expected != generation] = 1
     codes = _ADMIT_CODES[case]
     # waiting --admit--> admitted
-    after = np.where(case == 2, words & _ALL_BUT_STATE_QUEUE | _ADMITTED | (where << 27), words)
+    after = np.where(case == 2, words & _ALL_BUT_STATE_QUEUE | _ADMITTED | (where << 28), words)
     # waiting --admit--> ready
-    after = np.where(case == 3, words & _ALL_BUT_STATE_QUEUE | _READY | (where << 27), after)
+    after = np.where(case == 3, words & _ALL_BUT_STATE_QUEUE | _READY | (where << 28), after)
     return after, codes
 
 
-_REJECT_ELSE = by_state({_WAITING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_REJECT_ELSE = by_state({_WAITING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _reject(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``reject`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _REJECT_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # waiting --reject--> rejected
     return np.where(codes == 0, words & _ALL_BUT_STATE | _REJECTED, words), codes
 
 
-_BEGIN_ELSE = by_state({_ADMITTED: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_BEGIN_ELSE = by_state({_ADMITTED: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _begin(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``begin`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _BEGIN_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # admitted --begin--> loading
     return np.where(codes == 0, words & _ALL_BUT_STATE | _LOADING, words), codes
 
 
-_ENDED_ELSE = by_state({_LOADING: 3, _DRAINING: 4}, 0, 8)
+_ENDED_ELSE = by_state({_LOADING: 3, _DRAINING: 4}, 0, 16)
 _ENDED_CODES = np.array([Refusal.ILLEGAL, Refusal.STALE, Refusal.APPLIED, Refusal.APPLIED, Refusal.APPLIED], np.uint8)
 
 
 def _ended(words: Words, expected: Number, ok: Flag, most: Number, where: Number) -> tuple[Words, Codes]:
     """The event ``ended`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
-    tries = words >> 30 & 0xFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
+    tries = words >> 31 & 0xFF
     is_loading = state == _LOADING
     case = _ENDED_ELSE[state]
     case[is_loading & ~ok & (tries < most)] = 2
     case[expected != generation] = 1
     codes = _ENDED_CODES[case]
     # loading --ended--> admitted
-    after = np.where(case == 2, (words & _ALL_BUT_STATE | _ADMITTED) + (1 << 30), words)
+    after = np.where(case == 2, (words & _ALL_BUT_STATE | _ADMITTED) + (1 << 31), words)
     # loading --ended--> ready
-    after = np.where(case == 3, words & _ALL_BUT_STATE_QUEUE | _READY | (where << 27), after)
+    after = np.where(case == 3, words & _ALL_BUT_STATE_QUEUE | _READY | (where << 28), after)
     # draining --ended--> absent
     after = np.where(case == 4, words & _ALL_BUT_STATE, after)
     return after, codes
 
 
-_START_ELSE = by_state({_READY: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_START_ELSE = by_state({_READY: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _start(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``start`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _START_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # ready --start--> running
-    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE | _RUNNING | (_QUEUE_RESIDENT << 27), words), codes
+    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE | _RUNNING | (_QUEUE_RESIDENT << 28), words), codes
 
 
-_PREEMPT_ELSE = by_state({_READY: Refusal.APPLIED, _RUNNING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_PREEMPT_ELSE = by_state({
+    _REBUILDING: Refusal.APPLIED,
+    _READY: Refusal.APPLIED,
+    _RUNNING: Refusal.APPLIED,
+}, Refusal.ILLEGAL, 16)
 
 
 def _preempt(words: Words, expected: Number, where: Number) -> tuple[Words, Codes]:
     """The event ``preempt`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _PREEMPT_ELSE[state]
     codes[expected != generation] = Refusal.STALE
-    # ready, running --preempt--> waiting
-    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE_TRIES | _WAITING | (where << 27), words), codes
+    # rebuilding, ready, running --preempt--> waiting
+    return np.where(codes == 0, words & _ALL_BUT_STATE_QUEUE_TRIES | _WAITING | (where << 28), words), codes
 
 
-_LEAVE_ELSE = by_state({_RUNNING: Refusal.APPLIED, _REJECTED: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_LEAVE_ELSE = by_state({_RUNNING: Refusal.APPLIED, _REJECTED: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _leave(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``leave`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _LEAVE_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # running, rejected --leave--> absent
@@ -509,31 +588,32 @@ def _leave(words: Words, expected: Number) -> tuple[Words, Codes]:
 
 _ABORT_ELSE = by_state({
     _WAITING: Refusal.APPLIED,
+    _REBUILDING: Refusal.APPLIED,
     _ADMITTED: Refusal.APPLIED,
     _LOADING: Refusal.BUSY,
     _READY: Refusal.APPLIED,
     _RUNNING: Refusal.APPLIED,
     _REJECTED: Refusal.APPLIED,
-}, Refusal.ILLEGAL, 8)
+}, Refusal.ILLEGAL, 16)
 
 
 def _abort(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``abort`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _ABORT_ELSE[state]
     codes[expected != generation] = Refusal.STALE
-    # waiting, admitted, ready, running, rejected --abort--> absent
+    # waiting, rebuilding, admitted, ready, running, rejected --abort--> absent
     return np.where(codes == 0, words & _ALL_BUT_STATE, words), codes
 
 
-_ABORT_LOAD_ELSE = by_state({_LOADING: Refusal.APPLIED}, Refusal.ILLEGAL, 8)
+_ABORT_LOAD_ELSE = by_state({_LOADING: Refusal.APPLIED}, Refusal.ILLEGAL, 16)
 
 
 def _abort_load(words: Words, expected: Number) -> tuple[Words, Codes]:
     """The event ``abort_load`` on many words: the words after it, and the code of each."""
-    state = words & 7
-    generation = words >> 3 & 0xFFFFFF
+    state = words & 0xF
+    generation = words >> 4 & 0xFFFFFF
     codes = _ABORT_LOAD_ELSE[state]
     codes[expected != generation] = Refusal.STALE
     # loading --abort_load--> draining
@@ -548,7 +628,7 @@ class QueuedTable(Table):
     """
 
     MACHINE = "queued"
-    DIGEST = "4f41ebd34b19a0baf59747d6cf66a34cde63b613c4ddf605dd298c994e29b71e"
+    DIGEST = "47b11787234aaf87d6804c6c8bbcd57009143159b2b6497c483bb53f0810fdb2"
     LAYOUT = LAYOUT
     STATES = QueuedState
     REFUSALS = Refusal
@@ -576,6 +656,32 @@ class QueuedTable(Table):
         return self._apply(
             "route",
             _route,
+            index,
+            self._number("expected", expected, MAX_GENERATION, index),
+            self._number("where", where, 4, index),
+        )
+
+    def rebuild(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
+        """Blocks for missing indexer keys are reserved, and what they are computed from is leased.
+
+        It computes them before it is admitted.
+
+        Fired by: allocator. Taken in: waiting. Refused as: stale.
+        """
+        index = self._index(slots)
+        return self._apply("rebuild", _rebuild, index, self._number("expected", expected, MAX_GENERATION, index))
+
+    def rebuilt(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, where: npt.ArrayLike) -> Codes:
+        """The keys are there, or never will be.
+
+        Either way they are its own no more, and it waits for what it then misses.
+
+        Fired by: allocator. Taken in: rebuilding. Refused as: stale.
+        """
+        index = self._index(slots)
+        return self._apply(
+            "rebuilt",
+            _rebuilt,
             index,
             self._number("expected", expected, MAX_GENERATION, index),
             self._number("where", where, 4, index),
@@ -651,7 +757,7 @@ class QueuedTable(Table):
     def preempt(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike, where: npt.ArrayLike) -> Codes:
         """It gives its blocks back, or has lost what it read, and waits again for what it then misses.
 
-        Fired by: allocator. Taken in: ready, running. Refused as: stale.
+        Fired by: allocator. Taken in: rebuilding, ready, running. Refused as: stale.
         """
         index = self._index(slots)
         return self._apply(
@@ -673,7 +779,8 @@ class QueuedTable(Table):
     def abort(self, slots: npt.ArrayLike, *, expected: npt.ArrayLike) -> Codes:
         """It is given up while no worker writes.
 
-        Fired by: allocator. Taken in: loading, waiting, admitted, ready, running, rejected. Refused as: stale, busy.
+        Fired by: allocator. Taken in: loading, waiting, rebuilding, admitted, ready, running, rejected. Refused as:
+        stale, busy.
         """
         index = self._index(slots)
         return self._apply("abort", _abort, index, self._number("expected", expected, MAX_GENERATION, index))
