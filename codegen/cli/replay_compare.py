@@ -68,21 +68,29 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All runs, scenario by scenario, each in the order of ``LINES``."""
+    """All runs, scenario by scenario, each in the order of ``LINES``; and one by five queues without any store.
+
+    The latter is what the command does when nothing is to be compared; None where it was not come to.
+    """
 
     setting: Setting
     scenarios: Mapping[str, Costs]
     results: tuple[Result, ...]
+    plain: Result | None
 
     @property
     def complete(self) -> bool:
         """Whether all runs went to their ends."""
-        return len(self.results) == len(self.scenarios) * len(LINES) and all(one.complete for one in self.results)
+        runs = self._runs()
+        return len(runs) == len(self.scenarios) * len(LINES) + 1 and all(one.complete for one in runs)
 
     @property
     def violations(self) -> bool:
         """Whether any run broke anything."""
-        return any(one.violations for one in self.results)
+        return any(one.violations for one in self._runs())
+
+    def _runs(self) -> tuple[Result, ...]:
+        return self.results if self.plain is None else (*self.results, self.plain)
 
     def of(self, scenario: str) -> tuple[Result, Result]:
         """Its results: the five queues', the line's."""
@@ -107,7 +115,11 @@ def compare(
             tallies.append(serve(replace(setting, rules=rules), store=MemoryStore(), stopped=stopped, tell=tell))
         resident = _resident_everywhere(tallies)
         results += [_result(name, line, tally, resident) for line, tally in zip(LINES, tallies, strict=False)]
-    return Comparison(setting, scenarios, tuple(results))
+    plain = None
+    if not stopped():
+        tally = serve(setting, stopped=stopped, tell=tell)
+        plain = _result("no store", LINES[0], tally, _resident_everywhere([tally]))
+    return Comparison(setting, scenarios, tuple(results), plain)
 
 
 def scenarios_of(setting: Setting) -> dict[str, Costs]:
@@ -176,11 +188,14 @@ ROWS: tuple[tuple[str, Callable[[Result], float], str, bool], ...] = (
 
 def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison as ``--json`` prints it."""
-    runs = [
-        {name: value for name, value in asdict(one).items() if not name.startswith("ordered")} for one in found.results
-    ]
+    runs = [_shown(one) for one in found.results]
+    plain = None if found.plain is None else _shown(found.plain)
     costs = {name: asdict(one) for name, one in found.scenarios.items()}
-    return {"ok": not found.violations, "complete": found.complete, "costs": costs, "runs": runs}
+    return {"ok": not found.violations, "complete": found.complete, "costs": costs, "runs": runs, "no_store": plain}
+
+
+def _shown(one: Result) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if not name.startswith("ordered")}
 
 
 def text(found: Comparison) -> list[str]:
@@ -198,7 +213,17 @@ def text(found: Comparison) -> list[str]:
             lines.append(f"  {name:30}{form.format(value(five)):>14}{form.format(value(line)):>14}")
         for one in runs:
             lines += [f"  {one.line}: {text} ({times} times)" for text, times in one.violations.items()]
+    if found.plain is not None:
+        lines += [f"without a store, as `kvfsm replay` alone runs it: {_plainly(found.plain)}"]
+        lines += [f"  {text} ({times} times)" for text, times in found.plain.violations.items()]
     return lines
+
+
+def _plainly(one: Result) -> str:
+    return (
+        f"{100 * one.hit_rate:.2f} % of tokens reused, waits of {one.wait.mean:,.0f} ms on average and "
+        f"{one.wait.p99:,.0f} ms at the 99th percentile"
+    )
 
 
 def page(found: Comparison, picture: str, command: str) -> str:
@@ -231,6 +256,13 @@ def page(found: Comparison, picture: str, command: str) -> str:
         "first step. *Resident* are those who waited for no bytes in either run.",
         "",
     ]
+    if found.plain is not None:
+        lines += [
+            "These waits are not those that `kvfsm replay` tells without `--compare`: there nothing stands behind the "
+            "manager, and what was evicted is computed again. Here a store keeps all that was published, so that more "
+            f"is reused, less computed, and waits are shorter. Without a store it is {_plainly(found.plain)}.",
+            "",
+        ]
     for scenario in found.scenarios:
         five, line = found.of(scenario)
         lines += [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from ...runtime.profile import Profile
@@ -18,6 +19,49 @@ READERS_MAX = 1000
 
 class Misused(Exception):
     """The command was used wrongly; the message says how to use it."""
+
+
+T = TypeVar("T")
+Bound = tuple[Callable[[Any], bool], str]
+"""What a value must keep, and what to give where it does not."""
+
+
+def _reader(read: Callable[[str], T], what: str, *bounds: Bound) -> Callable[[str], T]:
+    """What an option reads its text with.
+
+    Args:
+        read: makes a value of the text; raises ValueError or OverflowError where it is none.
+        what: is read, for people.
+        bounds: of the value.
+    """
+
+    def taken(text: str) -> T:
+        try:
+            value = read(text.replace("_", ""))
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"'{text}' is no {what}") from None
+        for holds, fix in bounds:
+            if not holds(value):
+                raise argparse.ArgumentTypeError(f"{text}; give {fix}")
+        return value
+
+    return taken
+
+
+def _two(text: str) -> tuple[float, float]:
+    begin, end = map(float, text.split(":"))
+    return begin, end
+
+
+_SOME: Bound = (lambda value: value >= 1, "at least 1")
+_number = _reader(int, "whole number", (lambda value: value >= 0, "at least 0"))
+_count = _reader(int, "whole number", _SOME)
+_MOST: Bound = (lambda value: value <= READERS_MAX, f"at most {READERS_MAX}, the readers that a slot can count")
+_live = _reader(int, "whole number", _SOME, _MOST)
+_bytes = _reader(lambda text: int(float(text)), "number of bytes, such as 80e9", _SOME)
+_above = _reader(float, "number", (lambda value: 0 < value < math.inf, "a number above 0"))
+_ORDERED: Bound = (lambda times: 0 <= times[0] < times[1] < math.inf, "the earlier time first, none below 0")
+_stall = _reader(_two, "time of a stall, such as 20000:30000", _ORDERED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block", type=_count, default=512, metavar="N", help="tokens of a block of the trace (512)")
     parser.add_argument("--chunk", type=_count, metavar="N",
                         help="tokens between boundaries where window and tail are kept (a block)")  # fmt: skip
-    parser.add_argument("--audit", type=_number, default=256, metavar="N", help="requests between two audits (256)")
+    parser.add_argument("--audit", type=_number, metavar="N",
+                        help="requests between audits, 0: one at the end (a sixteenth, at most 256)")  # fmt: skip
     parser.add_argument("--trace-out", type=Path, metavar="FILE", help="write the newest events, for `kvfsm validate`")
     parser.add_argument("--compare", action="store_true",
                         help="serve the trace by the five queues and by one line for all, with a store in memory; and "
@@ -97,11 +142,20 @@ def setting_of(args: argparse.Namespace, trace: RequestTrace, profile: Profile) 
         slot_bytes={kind: layout.slot_bytes for kind, layout in profile.layouts.items()},
         chunk=chunk,
         step_tokens=-(-args.step_tokens // profile.granule) * profile.granule,
-        audit_every=args.audit,
+        audit_every=_audit_every(len(trace.requests)) if args.audit is None else args.audit,
         give_up_ms=args.give_up,
         costs=Costs(args.step_ms, args.prefill, args.disk, expand=args.expand, stalls=stalls),
     )
     return Setting(trace, profile, stand_in(profile), slots, args.cold, args.requests, rules)
+
+
+def _audit_every(requests: int) -> int:
+    """Requests between two audits, where nobody says: some 16 audits, more of a long trace.
+
+    >>> _audit_every(30), _audit_every(250), _audit_every(4000), _audit_every(100_000)
+    (1, 15, 250, 256)
+    """
+    return min(256, max(1, requests // 16))
 
 
 def _chunk(args: argparse.Namespace, trace: RequestTrace, profile: Profile) -> int:
@@ -111,61 +165,3 @@ def _chunk(args: argparse.Namespace, trace: RequestTrace, profile: Profile) -> i
         fix = -(-chunk // profile.granule) * profile.granule
         raise Misused(f"--chunk {chunk} is not a multiple of the granule {profile.granule}; give {fix}")
     return chunk
-
-
-def _count(text: str) -> int:
-    """A whole number of at least 1."""
-    if (value := _number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{value}; give at least 1")
-    return value
-
-
-def _live(text: str) -> int:
-    """A number of live requests: as many as may read one slot."""
-    if (value := _count(text)) > READERS_MAX:
-        raise argparse.ArgumentTypeError(f"{value}; give at most {READERS_MAX}, the readers that a slot can count")
-    return value
-
-
-def _number(text: str) -> int:
-    """A whole number of at least 0."""
-    try:
-        value = int(text.replace("_", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value}; give at least 0")
-    return value
-
-
-def _bytes(text: str) -> int:
-    """A number of bytes, such as 80e9."""
-    try:
-        value = int(float(text.replace("_", "")))
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of bytes, such as 80e9") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value}; give at least 1")
-    return value
-
-
-def _above(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text.replace("_", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number") from None
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
-    return value
-
-
-def _stall(text: str) -> tuple[float, float]:
-    """Two times, the earlier first."""
-    try:
-        begin, end = (float(part.replace("_", "")) for part in text.split(":"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no time of a stall, such as 20000:30000") from None
-    if not 0 <= begin < end < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}; give the earlier time first, none below 0")
-    return begin, end

@@ -10,7 +10,7 @@ from typing import Any
 from ...runtime.limits import TIERS as LOADED
 from .replay_pools import real_bytes
 from .replay_setting import Setting
-from .replay_tally import TIERS, Tally, Waits
+from .replay_tally import STORE, TIERS, Tally, Waits
 from .replay_trace import RequestTrace
 
 SHOWN = 5
@@ -51,15 +51,9 @@ def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
         "reused_tokens": tally.reused_tokens,
         "decoded_tokens": tally.decoded_tokens,
         "unbounded_hit_rate": _rate(shared, asked),
-        "by_kind": {
-            kind: {
-                "tokens": tally.alone[kind],
-                "hit_rate": _rate(tally.alone[kind], tally.prompt_tokens),
-                "verdicts": dict(tally.verdicts.get(kind, {})),
-            }
-            for kind in setting.slots
-        },
+        "by_kind": _by_kind(setting, tally),
         "by_tier": {tier: tally.tiers[tier] for tier in TIERS},
+        "hit_rate_by_tier": {tier: _rate(tally.tiers[tier], tally.prompt_tokens) for tier in TIERS},
         "evictions": {kind: tally.evictions[kind] for kind in setting.slots},
         "boundaries_lost": tally.boundaries_lost,
         "packed_granules": tally.packed_granules,
@@ -70,6 +64,7 @@ def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
         "live": len(tally.courses) - tally.ended - len(tally.rejected) - tally.cancelled,
         "waits": {"all": asdict(tally.waits()), "resident_only": asdict(tally.waits(resident=True))}
         | {queue.value: asdict(waits) for queue, waits in tally.by_queue().items()},
+        "in_queues_ms": {queue.value: wait for queue, wait in tally.in_queues().items()},
         "first_token": asdict(tally.first_tokens()),
         "virtual_seconds": round(tally.virtual_seconds, 3),
         "in_flight": _in_flight(setting, tally),
@@ -112,7 +107,11 @@ def text(setting: Setting, tally: Tally) -> list[str]:
         "  each alone   " + ", ".join(
             f"{kind} {_percent(tally.alone[kind], tally.prompt_tokens)}" for kind in setting.slots
         ),
-        f"  from         {_counts({tier: tally.tiers[tier] for tier in TIERS})} tokens",
+        "  from         " + ", ".join(
+            f"{tier} {_percent(tally.tiers[tier], tally.prompt_tokens)} ({tally.tiers[tier]:,} tokens)"
+            for tier in TIERS
+        ),
+        *_from(tally),
         f"  evictions    {_counts({kind: tally.evictions[kind] for kind in setting.slots})}",
     ]  # fmt: skip
     if tally.boundaries_lost:
@@ -128,6 +127,8 @@ def text(setting: Setting, tally: Tally) -> list[str]:
     lines += [
         f"  waits        {_waits('all', tally.waits())}",
         *(f"               {_waits(queue.value, waits)}" for queue, waits in tally.by_queue().items() if waits.count),
+        "  in queues    "
+        + ", ".join(f"{queue.value} {wait / 1000:,.1f} s" for queue, wait in tally.in_queues().items() if wait),
         f"  virtual      {tally.virtual_seconds:,.1f} s, {tally.computed_tokens:,} tokens of prompts computed; first "
         f"token after {tally.first_tokens().mean:,.0f} ms on average",
         f"  manager      {tally.manager_seconds:.2f} s: {_per_second(tally):,.0f} requests a second, "
@@ -135,6 +136,37 @@ def text(setting: Setting, tally: Tally) -> list[str]:
         f"  audits       {tally.audits}, {len(tally.violations)} violations",
     ]
     lines += [f"    {text}{f' ({times} times)' if times > 1 else ''}" for text, times in tally.violations.items()]
+    return lines
+
+
+def _by_kind(setting: Setting, tally: Tally) -> dict[str, Any]:
+    """What each kind served, and where it lay; the store is one of them where there is one."""
+    tokens = {kind: tally.alone[kind] for kind in setting.slots}
+    lay = dict(tally.tiers_of)
+    if STORE in tally.verdicts:
+        tokens[STORE] = tally.tiers["store"]
+        lay[STORE] = Counter(store=tokens[STORE])
+    return {
+        kind: {
+            "tokens": count,
+            "hit_rate": _rate(count, tally.prompt_tokens),
+            "from": {tier: lay.get(kind, Counter())[tier] for tier in TIERS},
+            "verdicts": dict(tally.verdicts.get(kind, {})),
+        }
+        for kind, count in tokens.items()
+    }
+
+
+def _from(tally: Tally) -> list[str]:
+    """Where each kind's objects lay, in lines, unless it was memory alone; and what the store said."""
+    slower = [kind for kind, tiers in tally.tiers_of.items() if tiers["packed"] or tiers["store"]]
+    lines = [
+        f"    {kind:18} "
+        + ", ".join(f"{tier} {_percent(tally.tiers_of[kind][tier], tally.prompt_tokens)}" for tier in TIERS)
+        for kind in (tally.tiers_of if slower else ())
+    ]
+    if STORE in tally.verdicts:
+        lines.append(f"  store says   {_counts(tally.verdicts[STORE])}")
     return lines
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...runtime.admission import Limits
 from ...runtime.answers import Answer
@@ -30,11 +31,15 @@ from .replay_clock import VirtualTime
 from .replay_lines import COMPUTE, FiveQueues, Journal, SingleLine
 from .replay_service import Costs, VirtualLoads
 from .replay_tags import Tagger, tags_of
-from .replay_tally import TIERS, Course, Rejected, Tally
+from .replay_tally import STORE, TIERS, Course, Rejected, Tally
 from .replay_trace import Asked, RequestTrace
 
 FOR_ROOM = ("ADMISSION", "POOL_FULL", "TOO_MANY_READERS")
 """Refusals that a run without races may meet: too little of something. Any other is a fault."""
+
+
+PAGED = ("compressed_kv", "indexer_state")
+"""Kinds that have an object for each granule; those of the others stand for a boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +223,9 @@ class Replay:
     def _loads(self, live: Live, ticket: Ticket) -> None:
         """A request was admitted to a load: this is what it was answered."""
         reservation = live.reservation
-        if reservation is not None:
-            self._runs[live.number].answer = reservation.answer
+        run = self._runs[live.number]
+        if reservation is not None and run.answer is None:  # of a later load: what the first one brought lies in memory
+            run.answer = reservation.answer
 
     def _begin(self, work: Work) -> None:
         """Look at what a request goes on from, write what it computes, and count what it reuses, once in its life."""
@@ -248,10 +254,14 @@ class Replay:
         tally.reused_tokens += reused
         for kind in self._kinds:
             said = answer.objects[kind]
-            tally.alone[kind] += min(said.length, asked.prompt)
+            tally.alone[kind] += max(min(said.length, asked.prompt), reused)
             tally.verdicts.setdefault(kind, Counter())[said.verdict] += 1
-        for tier, tokens in zip(TIERS, tiers_of(answer, reused, self.manager.profile.granule), strict=True):
-            tally.tiers[tier] += tokens
+        if self.manager.store is not None:
+            tally.verdicts.setdefault(STORE, Counter())[answer.objects[STORE].verdict] += 1
+        each, slowest = tiers_of(answer, reused, self.manager.profile.granule, self._kinds)
+        tally.tiers += slowest
+        for kind, tiers in each.items():
+            tally.tiers_of.setdefault(kind, Counter()).update(tiers)
 
     # ---- a request computes -----------------------------------------------------------------------------------------
 
@@ -358,19 +368,36 @@ class Replay:
             self.tally.manager_seconds += time.perf_counter() - begun
 
 
-def tiers_of(first: Answer, reused: int, granule: int) -> tuple[int, int, int]:
-    """Reused tokens by where the slowest object of each granule lay: memory, packed, store."""
-    memory, packed = min(first.now, reused), 0
-    if first.plan is not None and reused > first.now:
-        stored = np.zeros(reused // granule, np.bool_)
-        cold = np.zeros(reused // granule, np.bool_)
-        paged = [first.plan.wanted[kind] for kind in ("compressed_kv", "indexer_state") if kind in first.plan.wanted]
-        for places in paged:
-            stored[places[places < len(stored)]] = True
-        cold[first.plan.expand.start : first.plan.expand.stop] = True
-        rest = slice(first.now // granule, None)
-        if first.plan.wanted and not paged and not cold[rest].any():
-            stored[rest] = True  # only the boundary's own objects were lacking
-        packed = int((cold & ~stored)[rest].sum()) * granule
-        memory += int((~cold & ~stored)[rest].sum()) * granule
-    return memory, packed, reused - memory - packed
+def tiers_of(
+    first: Answer, reused: int, granule: int, kinds: Sequence[str]
+) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """Reused tokens by where they lay at the first look, which each sum up to ``reused``.
+
+    Args:
+        first: what the request was answered before anything was loaded for it.
+        reused: tokens.
+        granule: tokens.
+        kinds: that have slots in memory.
+
+    Returns:
+        By kind: tokens by tier; and by the tier of the slowest object that a token needed. What lies behind
+        ``first.now`` needs the objects of its boundary, too.
+    """
+    plan, now = first.plan, first.now // granule
+    lay = {kind: np.zeros(reused // granule, np.intp) for kind in kinds}  # places in TIERS
+    if plan is not None:
+        if "compressed_kv" in lay:
+            lay["compressed_kv"][plan.expand.start : plan.expand.stop] = TIERS.index("packed")
+        for kind, places in plan.wanted.items():
+            if kind in PAGED:
+                lay[kind][places[places < len(lay[kind])]] = TIERS.index("store")
+            elif reused == plan.boundary * granule:  # else it goes on from another boundary, whose objects were there
+                lay[kind][now:] = TIERS.index("store")
+    return {kind: _tokens(places, granule) for kind, places in lay.items()}, _tokens(
+        np.maximum.reduce([*lay.values()]), granule
+    )
+
+
+def _tokens(tiers: npt.NDArray[np.intp], granule: int) -> Counter[str]:
+    """Granules' tiers, counted in tokens."""
+    return Counter({tier: granule * int(np.count_nonzero(tiers == place)) for place, tier in enumerate(TIERS)})

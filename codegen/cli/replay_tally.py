@@ -15,6 +15,10 @@ from .replay_service import InFlight
 from .replay_trace import Asked
 
 TIERS = ("memory", "packed", "store")
+"""Where an object may lie, the slowest last."""
+
+STORE = "ondisk_prefix"
+"""The kind of what lies in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,12 @@ class Course:
         return found
 
     @property
+    def queue(self) -> Queue:
+        """The one that the request is counted in: of those that it was in, what is named first among the queues."""
+        been = {queue for queue, _ in self.stays}
+        return next(queue for queue in Queue if queue in been)
+
+    @property
     def resident(self) -> bool:
         """Whether it never waited for bytes."""
         return all(queue not in (Queue.DISK, Queue.COMPRESSED) for queue, _ in self.stays)
@@ -100,9 +110,11 @@ def _rank(ordered: Sequence[float], percent: int) -> float:
 class Tally:
     """What a replay has counted so far; tokens of prompts unless said otherwise.
 
-    ``alone`` is what each kind could have served by itself; ``tiers`` where the slowest object of what was reused lay
-    when the request was admitted. ``deferred`` had to wait for room at least once. ``boundaries_lost`` were not kept
-    for want of room. ``violations`` by their text: how often. ``now`` and ``begin`` are virtual milliseconds.
+    ``alone`` is what each kind could have served by itself, the store's help included; ``tiers`` where the slowest
+    object of what was reused lay when it was first looked for, and ``tiers_of`` where each kind's did: all of them sum
+    up to ``reused_tokens``. ``verdicts`` of each kind, and of the store, sum up to ``begun``. ``deferred`` had to wait
+    for room at least once. ``boundaries_lost`` were not kept for want of room. ``violations`` by their text: how often.
+    ``now`` and ``begin`` are virtual milliseconds.
     """
 
     begun: int = 0
@@ -114,6 +126,7 @@ class Tally:
     alone: Counter[str] = field(default_factory=Counter)
     verdicts: dict[str, Counter[str]] = field(default_factory=dict)
     tiers: Counter[str] = field(default_factory=Counter)
+    tiers_of: dict[str, Counter[str]] = field(default_factory=dict)
     evictions: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
     cancelled: int = 0
@@ -148,12 +161,19 @@ class Tally:
         return Waits.of(one.wait for one in self._begun() if one.resident or not resident)
 
     def by_queue(self) -> dict[Queue, Waits]:
-        """How long those who were in a queue were there before they began."""
+        """All of each wait, by the queue that the request is counted in: each is in one."""
         found: dict[Queue, list[float]] = {queue: [] for queue in Queue}
         for course in self._begun():
-            for queue, wait in course.waits.items():
-                found[queue].append(wait)
+            found[course.queue].append(course.wait)
         return {queue: Waits.of(waits) for queue, waits in found.items()}
+
+    def in_queues(self) -> dict[Queue, float]:
+        """Milliseconds that all of them together spent in each queue before they began."""
+        found = dict.fromkeys(Queue, 0.0)
+        for course in self._begun():
+            for queue, wait in course.waits.items():
+                found[queue] += wait
+        return {queue: round(wait, 3) for queue, wait in found.items()}
 
     def first_tokens(self) -> Waits:
         """From a request's coming until its prompt was computed."""

@@ -14,6 +14,7 @@ from kvfsm.codegen.cli import main
 from kvfsm.codegen.cli.replay_pools import ample, stand_in
 from kvfsm.codegen.cli.replay_report import mapping
 from kvfsm.codegen.cli.replay_run import Replay, tiers_of
+from kvfsm.codegen.cli.replay_tally import TIERS
 from kvfsm.codegen.cli.replay_trace import RequestTrace, read_trace
 from kvfsm.runtime.answers import Answer, AnswerKind, Claim, Plan
 from kvfsm.runtime.fill import Fill
@@ -190,6 +191,17 @@ def test_what_a_store_kept_is_a_hit_after_a_restart(tmp_path: Path, capsys: pyte
     assert said(capsys, *arguments)["by_tier"] == {"memory": 0, "packed": 0, "store": 0}
     again = said(capsys, *arguments, "--trace-out", events)
     assert again["by_tier"] == {"memory": 0, "packed": 0, "store": 64 + 32}  # all but the last granule
+    assert again["hit_rate_by_tier"] == {"memory": 0.0, "packed": 0.0, "store": round(96 / 120, 6)}
+    kv, stored = again["by_kind"]["compressed_kv"], again["by_kind"]["ondisk_prefix"]
+    assert kv["tokens"] == stored["tokens"] == 96 and kv["hit_rate"] == stored["hit_rate"] == again["hit_rate"]
+    assert kv["from"] == stored["from"] == {"memory": 0, "packed": 0, "store": 96}
+    assert kv["verdicts"] == {"PENDING": 2} and stored["verdicts"] == {"HIT": 2}
+    waits = again["waits"]
+    assert (waits["disk"]["count"], waits["resident"]["count"], waits["all"]["count"]) == (2, 0, 2)
+    assert again["in_queues_ms"]["disk"] > 0
+    assert main(["replay", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "store 80.00 % (96 tokens)" in out and "store says   HIT 2" in out
     assert again["ok"] and main(["validate", events]) == 0
     assert main(["store", "fsck", store]) == 0
 
@@ -211,15 +223,37 @@ def test_a_granule_counts_where_its_slowest_object_lay() -> None:
     def plan(wanted: dict[str, list[int]], expand: range) -> Plan:
         return Plan(Claim([], b"", ()), 6, {kind: np.array(places) for kind, places in wanted.items()}, expand, 99, 6)
 
-    assert tiers_of(answer_of(32, None), 32, 16) == (32, 0, 0)
-    assert tiers_of(answer_of(32, plan({}, range(2, 5))), 80, 16) == (32, 48, 0)
+    kinds = ("compressed_kv", "indexer_state", "swa_window")
+
+    def lay(plan: Plan | None, reused: int) -> dict[str, tuple[int, ...]]:
+        each, slowest = tiers_of(answer_of(32, plan), reused, 16, kinds)
+        found = {kind: tuple(tiers[tier] for tier in TIERS) for kind, tiers in (each | {"all": slowest}).items()}
+        assert {sum(tiers) for tiers in found.values()} == {reused}
+        return found
+
+    assert set(lay(None, 32).values()) == {(32, 0, 0)}
+    packed = lay(plan({}, range(2, 5)), 80)
+    assert packed["compressed_kv"] == packed["all"] == (32, 48, 0) and packed["indexer_state"] == (80, 0, 0)
     both = plan({"compressed_kv": [4, 5], "indexer_state": [3, 4, 5]}, range(2, 4))
-    assert tiers_of(answer_of(32, both), 96, 16) == (32, 16, 48)
-    assert tiers_of(answer_of(32, plan({"swa_window": [6]}, range(0))), 96, 16) == (32, 0, 64)
-    assert tiers_of(answer_of(32, both), 32, 16) == (32, 0, 0)  # it could not be loaded
+    found = lay(both, 96)
+    assert found["compressed_kv"] == (32, 32, 32) and found["indexer_state"] == (48, 0, 48)
+    assert found["all"] == (32, 16, 48) and found["swa_window"] == (96, 0, 0)
+    window = plan({"swa_window": [6]}, range(0))
+    assert lay(window, 96)["all"] == lay(window, 96)["swa_window"] == (32, 0, 64)  # nothing behind 32 without it
+    assert lay(window, 80)["all"] == (80, 0, 0)  # it goes on from another boundary after all
+    assert lay(both, 32)["all"] == (32, 0, 0)  # it could not be loaded
 
 
 # ---- too little room -------------------------------------------------------------------------------------------------
+
+
+def test_short_traces_are_audited_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND)
+    audits = [
+        said(capsys, trace, "--model", "tiny_llama", "--block", "32", *given)["audits"]
+        for given in ([], ["--audit", "4"], ["--audit", "0"])
+    ]
+    assert audits == [6 + 1, 1 + 1, 1]
 
 
 def test_a_pool_far_too_small_rejects_by_name_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,7 +396,8 @@ def test_ctrl_c_reports_what_is_known(
 
     monkeypatch.setattr(Replay, "_begin", interrupted)
     before = signal.getsignal(signal.SIGINT)
-    found = said(capsys, written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", code=130)
+    arguments = [written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", "--audit", "0"]
+    found = said(capsys, *arguments, code=130)
     assert (found["ok"], found["complete"], found["prompt_tokens"], found["reused_tokens"]) == (True, False, 300, 128)
     assert found["audits"] == 1 and signal.getsignal(signal.SIGINT) is before
 

@@ -81,9 +81,27 @@ def test_every_request_ends_once_and_its_waits_sum_up(seed: int, single_line: bo
             continue
         assert course.asked.at <= course.begun <= course.ended
         assert sum(course.waits.values()) == pytest.approx(course.wait)
-    assert sum(waits.mean * waits.count for waits in tally.by_queue().values()) == pytest.approx(
-        sum(course.wait for course in tally.courses if course.begun is not None), abs=1.0
-    )
+    waited = sum(course.wait for course in tally.courses if course.begun is not None)
+    assert sum(waits.count for waits in tally.by_queue().values()) == tally.waits().count == tally.begun
+    assert sum(waits.mean * waits.count for waits in tally.by_queue().values()) == pytest.approx(waited, abs=1.0)
+    assert sum(tally.in_queues().values()) == pytest.approx(waited, abs=0.1)
+    both = [course for course in tally.courses if course.begun is not None and len(course.waits) > 1]
+    assert both, "else nobody could have been counted twice"
+    assert {course.queue for course in both} == {Queue.DISK}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_reused_is_counted_once_in_each_sum(seed: int) -> None:
+    tally = runs(seed, "--stall", "500:2500", single_line=False)
+    assert tally.tiers["store"] > 0 and tally.tiers["memory"] > 0
+    assert tally.tiers.total() == tally.reused_tokens
+    kinds = {"compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"}
+    assert set(tally.tiers_of) == kinds and set(tally.verdicts) == {*kinds, "ondisk_prefix"}
+    for kind in kinds:
+        assert tally.tiers_of[kind].total() == tally.reused_tokens, kind
+        assert tally.tiers_of[kind]["store"] <= tally.tiers["store"]  # it may have waited for another kind
+        assert tally.reused_tokens <= tally.alone[kind] <= tally.prompt_tokens
+    assert {verdicts.total() for verdicts in tally.verdicts.values()} == {tally.begun}
 
 
 def test_a_wait_without_a_queue_would_be_seen() -> None:
@@ -115,10 +133,10 @@ def test_what_is_in_flight_stays_below_its_limits() -> None:
 def test_a_load_takes_the_time_of_its_real_bytes() -> None:
     apart = [json.dumps(json.loads(text) | {"timestamp": 10_000 * n}) for n, text in enumerate(conversations(2, 20))]
     tally = serve(setting(apart, *SMALL, "--disk", "0.001"), store=MemoryStore())  # 1 kB a ms
-    waits = tally.by_queue()[Queue.DISK]
-    assert waits.count > 1 and tally.in_flight.blocks_most["store"] > 0
-    loads = waits.mean * waits.count  # nobody else is there: all of it is latency and bytes
-    assert loads == pytest.approx(waits.count * 1.0 + tally.in_flight.moved["store"] / 1e3, rel=1e-3)
+    count = tally.by_queue()[Queue.DISK].count
+    assert count > 1 and tally.in_flight.blocks_most["store"] > 0
+    loads = tally.in_queues()[Queue.DISK]  # nobody else is there: all of it is latency and bytes
+    assert loads == pytest.approx(count * 1.0 + tally.in_flight.moved["store"] / 1e3, rel=1e-3)
 
 
 # ---- the comparison -------------------------------------------------------------------------------------------------
@@ -162,6 +180,19 @@ def test_on_the_slice_residents_wait_less_in_the_five_queues(shipped: Comparison
     assert five.requests_per_second >= line.requests_per_second
 
 
+def test_the_page_says_why_its_waits_are_not_those_of_the_readme(shipped: Comparison) -> None:
+    plain = shipped.plain
+    assert plain is not None and plain.store_tokens == 0
+    five, _ = shipped.of("steady disk")
+    assert five.store_tokens > 0 and five.hit_rate > plain.hit_rate and five.wait.mean < plain.wait.mean
+    page = (REPO / "diagrams" / "queues.md").read_text("utf-8")
+    assert f"Without a store it is {100 * plain.hit_rate:.2f} %" in page
+    readme = " ".join((REPO / "README.md").read_text("utf-8").split())
+    assert f"{100 * plain.hit_rate:.0f} % are reused in 40 GB" in readme
+    seconds = [f"{wait / 1000:.1f} s" for wait in (plain.wait.mean, plain.wait.p99)]
+    assert f"wait {seconds[0]} on average, {seconds[1]} at the 99th percentile" in readme
+
+
 def test_the_picture_shows_other_numbers_otherwise(shipped: Comparison) -> None:
     from kvfsm.codegen.cli.replay_plot import plot
 
@@ -179,6 +210,7 @@ def test_the_command_draws_reports_and_can_be_read_by_programs(
     assert main([*arguments, "-o", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "steady disk: " in out and "stalled disk: " in out and "wait of resident, p99, ms" in out
+    assert "without a store" in out
     assert picture.read_text("utf-8").startswith("<svg") and "![" in picture.with_suffix(".md").read_text("utf-8")
     assert main([*arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -186,7 +218,8 @@ def test_the_command_draws_reports_and_can_be_read_by_programs(
         ("steady disk", "five queues"), ("steady disk", "one line"),
         ("stalled disk", "five queues"), ("stalled disk", "one line"),
     ]  # fmt: skip
-    assert all(run["finished"] + run["rejected"] + run["cancelled"] == run["requests"] for run in found["runs"])
+    every = [*found["runs"], found["no_store"]]
+    assert all(run["finished"] + run["rejected"] + run["cancelled"] == run["requests"] for run in every)
 
 
 # ---- the single line ------------------------------------------------------------------------------------------------
