@@ -1,4 +1,4 @@
-"""CUDA of a spec: refusal codes, and one header a machine with the word's layout and a transition function an event.
+"""CUDA of a spec: refusal codes, one header a machine with its word and transitions, and those of all by number.
 
 The headers stand on ``kernels/cuda/kvfsm_base.cuh`` and include nothing. Layout constants are enumerators rather than
 variables: a header may hold many that one kernel does not use, and compilers warn of unused variables only.
@@ -12,6 +12,7 @@ from ..spec.language.model import Case, Event, Machine, Vocabulary
 from ..spec.targets import cuda
 from ..spec.targets.infix import Leaf, Names, plain
 from .cases import Arm, certain, fields_read, names_read, refusals_of, says, shape
+from .cuda_events import events_header
 from .layout import WIDTH, comment, header, indented, paragraph, source_of, text_of
 from .names import c_name, class_name, k_name
 
@@ -24,10 +25,11 @@ FUNCTION_NAMES = frozenset({"word", "next"})  # parameters of every transition f
 
 
 def emit(spec: Spec) -> dict[str, str]:
-    """The headers."""
+    """The headers, in the order in which a translation unit takes them."""
     texts = {f"{FOLDER}/refusal.cuh": refusal_header(spec.vocabulary, f"{spec.root.name}/vocabulary.yaml")}
     for machine in spec.machines:
         texts[f"{FOLDER}/{machine.name}.cuh"] = machine_header(machine)
+    texts[f"{FOLDER}/events.cuh"] = events_header(spec)
     return texts
 
 

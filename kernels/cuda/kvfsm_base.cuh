@@ -17,6 +17,15 @@ static_assert(sizeof(kv_u8) == 1 && sizeof(kv_u16) == 2 && sizeof(kv_u32) == 4, 
 static_assert(sizeof(kv_i32) == 4 && sizeof(float) == 4, "the dialect names widths");
 static_assert(sizeof(kv_u64) == 8 && sizeof(kv_i64) == 8, "a state word is 64 bits");
 
+// What a kernel answers where no event decides; above all codes of kv_refusal, with which they share a byte.
+namespace kv_call {
+enum Code : kv_u8 {
+  kContended = 253,  // others changed the word at every try; nothing was done, and the caller may try again
+  kBadArgument = 254,  // an argument that its field can't hold, or numbers that no machine or array has
+  kNoSlot = 255,  // there is no such slot
+};
+}  // namespace kv_call
+
 // The field of `word` in bits [shift, shift + width of mask); `mask` lies at the low end.
 __device__ __forceinline__ kv_i64 kv_get(kv_u64 word, int shift, kv_u64 mask) {
   return (kv_i64)((word >> shift) & mask);

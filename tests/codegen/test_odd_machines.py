@@ -167,5 +167,5 @@ def test_headers_compile_without_a_warning_and_decide_as_the_interpreter(
             assert fire(library, machine, event, firings) == expected, f"{machine.name}.{event.name}, seed 3"
 
 
-def _order(path: Path) -> tuple[bool, str]:
-    return path.name != "refusal.cuh", path.name
+def _order(path: Path) -> tuple[bool, bool, str]:
+    return path.name != "refusal.cuh", path.name == "events.cuh", path.name
