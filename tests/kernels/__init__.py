@@ -1,0 +1,1 @@
+"""Tests of the kernels: specs and plans, compilation, machine code, launches, wiring."""

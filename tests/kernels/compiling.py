@@ -1,0 +1,82 @@
+"""Compiled modules for the tests: a family's file, an architecture and an NVRTC, each compiled once.
+
+Run as a program it writes the golden tables of registers and shared memory, of all files or of those named:
+
+    python tests/kernels/compiling.py [copies.cu ...]
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from kvfsm.kernels.catalogue import catalogue
+from kvfsm.kernels.launch import Kernel
+from kvfsm.kernels.nvrtc import ARCHITECTURES, Compiled, Nvrtc, Usage, installed
+from kvfsm.kernels.source import source_of
+
+GOLDEN = Path(__file__).parent / "golden"
+TABLE_MAJOR = 13
+"""The NVRTC that the tables are of; constraints.txt pins it exactly."""
+
+LACKS = "the wheels nvidia-cuda-nvrtc (13) and nvidia-cuda-nvrtc-cu12 are not installed"
+
+
+def kernels_of() -> dict[str, list[Kernel]]:
+    """All kernels by their files."""
+    found: dict[str, list[Kernel]] = {}
+    for kernel in catalogue().values():
+        found.setdefault(kernel.file, []).append(kernel)
+    return found
+
+
+@cache
+def nvrtcs() -> dict[int, Nvrtc]:
+    """Installed libraries by major version."""
+    return {library.version[0]: library for library in map(Nvrtc, installed())}
+
+
+@cache
+def compiled(file: str, architecture: str, major: int = TABLE_MAJOR) -> Compiled:
+    return nvrtcs()[major].compile(source_of(kernels_of()[file][0]), architecture)
+
+
+def table(file: str) -> str:
+    """What each kernel of a file takes on each architecture: registers a thread, and bytes of shared memory a block."""
+    version = importlib.metadata.version("nvidia-cuda-nvrtc")
+    lines = [f"{file} by nvidia-cuda-nvrtc {version}: registers of a thread / bytes of shared memory of a block", ""]
+    usages = {architecture: compiled(file, architecture).usage for architecture in ARCHITECTURES}
+    width = max(len(kernel.name) for kernel in kernels_of()[file])
+    lines.append(" ".join([" " * width, *(f"{name:>9}" for name in ARCHITECTURES)]))
+    for kernel in kernels_of()[file]:
+        cells = (_cell(usages[architecture][kernel.symbol]) for architecture in ARCHITECTURES)
+        lines.append(" ".join([f"{kernel.name:{width}}", *(f"{cell:>9}" for cell in cells)]))
+    return "\n".join(lines) + "\n"
+
+
+def golden(file: str) -> Path:
+    return GOLDEN / f"{Path(file).stem}.txt"
+
+
+def disassembler() -> Path | None:
+    """``nvdisasm`` of its wheel."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(each.locate())) for each in files if each.name == "nvdisasm"]
+    return found[0] if found and found[0].is_file() else None
+
+
+def _cell(usage: Usage) -> str:
+    return f"{usage.registers}/{usage.shared_bytes}" if usage.shared_bytes else str(usage.registers)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for named in sys.argv[1:] or kernels_of():
+        golden(named).write_text(table(named), "utf-8")
+        subprocess.run(["git", "--no-pager", "diff", "--stat", "--", str(golden(named))], check=False)
