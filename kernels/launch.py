@@ -162,7 +162,7 @@ class Kernel:
     """One ``extern "C"`` function ``kv_<name>`` of a file under ``cuda/``.
 
     file          under ``cuda/``; one file is one module, so all its kernels name the same headers
-    headers       of ``generated/`` without their ending, in the order in which they are read
+    headers       of ``generated/`` or ``cuda/`` without their ending, in the order in which they are read
     threads       of a block, in x; the C function has them as its ``__launch_bounds__``
     shared_bytes  of dynamic shared memory
     """

@@ -28,8 +28,13 @@ def source_of(kernel: Kernel) -> str:
 
 @cache
 def _joined(file: str, headers: tuple[str, ...]) -> str:
-    names = (*BASE, *(f"generated/{header}.cuh" for header in headers), f"cuda/{file}")
+    names = (*BASE, *map(_header, headers), f"cuda/{file}")
     return "".join(f'#line 1 "kernels/{name}"\n{_text(name)}' for name in names)
+
+
+def _header(name: str) -> str:
+    written = f"cuda/{name}.cuh"
+    return written if (FOLDER / written).is_file() else f"generated/{name}.cuh"
 
 
 def _text(name: str) -> str:
