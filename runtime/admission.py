@@ -144,7 +144,7 @@ class Admission:
         """Make the row of a ready reservation; returns it. The row has all slots and the lease from then on.
 
         Raises:
-            Refused: LEASE unless the reservation is ready; ADMISSION without a free row, it is still ready then.
+            Refused: LEASE unless the reservation is ready; BACKPRESSURE without a free row, it is still ready then.
             Exception: of a backend that can't copy what is leased; nothing is reserved any more then.
         """
         with self._manager.lock:
@@ -303,14 +303,18 @@ class Admission:
     def _never(self, way: _Way, tokens: int) -> Rejected | None:
         """Why a way is closed for ever, be it for the prompt's later steps; None where it is not."""
         core, whole = self._manager.core, self._manager.requests.need(tokens, 0)
+        if not len(self._manager.requests.active):
+            return Rejected(Reason.CAPACITY, "requests", "a row, and the manager was made with rows=0")
         for name, amount in way.in_flight.items():
             if name in self._names and amount > self._names[name][1]:
-                return Rejected(Reason.ADMISSION, f"{amount} {name}, and {self._names[name][1]} may be in flight")
+                what = f"{amount} {name}, and {self._names[name][1]} may be in flight"
+                return Rejected(Reason.CAPACITY, "admission", what)
         for kind, count in way.beside.items():
             leased = len(core.places(kind, way.leased)) if kind in core.kinds else 0
             need = max(whole[kind], count + way.destinations.get(kind, 0) + leased)
             if need > core.capacity(kind):
-                return Rejected(Reason.ADMISSION, f"{need} slots of {kind}, and the pool has {core.capacity(kind)}")
+                what = f"{need} slots of {kind}, and the pool has {core.capacity(kind)}"
+                return Rejected(Reason.CAPACITY, "pool", what)
         return None
 
     def _lacks_beside_transfers(self, need: Mapping[str, int], reads: Mapping[str, npt.NDArray[np.intp]]) -> bool:
@@ -335,10 +339,10 @@ class Admission:
         if way.plan is not None and way.plan.ticket is not None:
             ticket = manager.loader.tickets.get(way.plan.ticket)
             if ticket is not None and ticket.state == "open":
-                return Deferred(Refusal.BUSY, f"ticket {ticket.ticket_id} brings the same", ticket)
+                return Deferred(Refusal.BUSY, "load", f"ticket {ticket.ticket_id} brings the same", ticket)
         entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
         if entering >= manager.requests.idle:
-            return Deferred(Reason.ADMISSION, f"all {len(manager.requests.active)} rows are taken")
+            return Deferred(Reason.BACKPRESSURE, "requests", f"all {len(manager.requests.active)} rows are taken")
         first = self._first(tokens, way.leased, step)
         reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
         try:
@@ -351,7 +355,7 @@ class Admission:
         except Refused as refused:
             if refused.refusal not in FOR_ROOM:
                 raise
-            return Deferred(refused.refusal, refused.detail)
+            return Deferred(refused.refusal, refused.layer, refused.detail)
         manager.reservations[reservation.number] = reservation
         return reservation
 

@@ -41,7 +41,8 @@ class Reason(StrEnum):
     LEASE = "LEASE"
     IDENTITY = "IDENTITY"
     INTEGRITY = "INTEGRITY"
-    ADMISSION = "ADMISSION"
+    CAPACITY = "CAPACITY"
+    BACKPRESSURE = "BACKPRESSURE"
     POOL_FULL = "POOL_FULL"
     GAP = "GAP"
     EPOCH = "EPOCH"
@@ -62,12 +63,17 @@ _REASONS = {
     Reason.LEASE: "the lease is somebody else's, was released already, or is of another manager",
     Reason.IDENTITY: "the keys are of another model",
     Reason.INTEGRITY: "stored bytes did not verify",
-    Reason.ADMISSION: (
-        "more than there may be; the layer says whether to wait. 'pool', or a rejected request: more than will ever "
-        "fit, so waiting doesn't help. 'requests', 'load' and 'scheduler', or a deferred request: all rows, loads or "
-        "places are taken now; ask again when one has ended"
+    Reason.CAPACITY: (
+        "never: it is more than the pools, the rows or the limits could ever have, with nobody else there. Waiting "
+        "doesn't help; ask for less"
     ),
-    Reason.POOL_FULL: "not enough slots are free, and not enough can be evicted",
+    Reason.BACKPRESSURE: (
+        "not now: as many are under way as there may be at once, of what the layer says. 'requests': rows, 'load': "
+        "open loads, 'scheduler': live requests, or another scheduler's. Ask again when one has ended"
+    ),
+    Reason.POOL_FULL: (
+        "not now: not enough slots are free, and not enough can be evicted. Ask again when somebody has ended"
+    ),
     Reason.GAP: (
         "something between is missing. 'publish': the chain before the range is not resident. 'requests': a row of "
         "the window or tail is not there, or drafts would overwrite one that is still needed; `drafts:` or "

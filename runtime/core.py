@@ -338,7 +338,7 @@ class Core:
         """Evict until so many slots of each kind are free, for a tenant where there are budgets.
 
         Raises:
-            Refused: ADMISSION when a pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
+            Refused: CAPACITY when a pool is smaller, POOL_FULL when too much of it is in use; nothing is evicted
                 then, of no kind.
         """
         for kind, count in counts.items():
@@ -348,6 +348,14 @@ class Core:
             while pool.free < count and self.evict(kind, count - pool.free, tenant, count):
                 pass
 
+    def check_fits(self, counts: Mapping[str, int], held: Mapping[str, npt.NDArray[np.intp]]) -> None:
+        """Raise Refused (CAPACITY) where so many slots can never be had beside those that whoever asks holds."""
+        for kind, count in counts.items():
+            mine, most = len(held.get(kind, ())), self.capacity(kind)
+            if mine and count + mine > most:
+                what = f"{count} slots of {kind} beside {mine} of one's own lease, and the pool has {most}"
+                raise Refused(Reason.CAPACITY, "pool", what)
+
     def check_room(self, kind: str, count: int) -> None:
         """Raise Refused unless eviction would make ``count`` slots of a kind free."""
         pool = self.pools[kind]
@@ -355,7 +363,7 @@ class Core:
             return
         if count > self.capacity(kind):
             what = f"{count} slots of {kind}, and the pool has {self.capacity(kind)}"
-            raise Refused(Reason.ADMISSION, "pool", what)
+            raise Refused(Reason.CAPACITY, "pool", what)
         self.sweep(kind)
         if pool.free >= count:
             return

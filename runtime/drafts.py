@@ -54,13 +54,13 @@ class Drafts:
     def check(self, rows: Rows, counts: Numbers) -> None:
         """Raise Refused where drafts would overwrite what is needed at the committed tokens (GAP), or never have slots.
 
-        That is ADMISSION: no table of the row is as wide.
+        That is CAPACITY: no table of the row is as wide.
         """
         tail, window, pools = self.room(rows)
         for row, fits, count in zip(rows.tolist(), pools.tolist(), counts.tolist(), strict=True):
             if count > fits:
                 what = f"row {row} can have {fits} tokens more at the most, and {count} drafts are to come"
-                raise Refused(Reason.ADMISSION, "pool", what)
+                raise Refused(Reason.CAPACITY, "pool", what)
         for kind, room in (("uncompressed_tail", tail), ("swa_window", window)):
             for row, fits, count in zip(rows.tolist(), room.tolist(), counts.tolist(), strict=True):
                 if count > fits:

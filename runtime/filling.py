@@ -54,9 +54,12 @@ class Filler:
             raise Refused(Reason.LEASE, "pool", what)
         places = self._places_of(start, stop, kinds)
         with manager.lock:
-            epoch = manager.epoch if lease is None else manager.receipt_of(lease).epoch
-            manager.unpark()
+            receipt = None if lease is None else manager.receipt_of(lease)
+            epoch = manager.epoch if receipt is None else receipt.epoch
             counts = {kind: len(where) for kind, where in places.items()}
+            if receipt is not None:
+                core.check_fits(counts, receipt.slots)
+            manager.unpark()
             store_epoch = None if manager.store is None else manager.store.epoch  # asked before anything is taken
             slots = manager.take(counts, "take", salt=keys.salt)
             generations = {kind: core.pools[kind].generations(held) for kind, held in slots.items()}

@@ -163,14 +163,14 @@ class LiveRequests:
         """A request comes, and waits.
 
         Raises:
-            Refused: ADMISSION when as many as there may be are live, or some of another scheduler of this manager.
+            Refused: BACKPRESSURE when as many as there may be are live, or some of another scheduler of this manager.
         """
         if not self._free:
-            raise Refused(Reason.ADMISSION, "scheduler", f"{len(self.words)} places, and all are taken")
+            raise Refused(Reason.BACKPRESSURE, "scheduler", f"{len(self.words)} places, and all are taken")
         if (others := self.manager.served) is not self.by_number:
             if others:
                 what = "another scheduler of this manager has live requests: neither would see whom to preempt for want"
-                raise Refused(Reason.ADMISSION, "scheduler", f"{what} of room; give each a manager of its own")
+                raise Refused(Reason.BACKPRESSURE, "scheduler", f"{what} of room; give each a manager of its own")
             self.manager.served = self.by_number
         live = Live(self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0, self)
         self.fire("arrive", live, where=queue)

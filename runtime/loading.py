@@ -75,13 +75,13 @@ class Loader:
                 them himself, in the same step, with ``Manager.take``.
 
         Raises:
-            Refused: POOL_FULL, ADMISSION (also when too many loads are open), STALE when what is packed has changed, or
-                LEASE for another manager's plan; nothing has changed then.
+            Refused: POOL_FULL, CAPACITY, BACKPRESSURE when as many loads are open as there may be, STALE when what is
+                packed has changed, or LEASE for another manager's plan; nothing has changed then.
         """
         manager, core = self._manager, self._manager.core
         manager.check_own(plan.claim)
         if not self._free:
-            raise Refused(Reason.ADMISSION, "load", f"{len(self.tickets)} loads are open, as many as there may be")
+            raise Refused(Reason.BACKPRESSURE, "load", f"{len(self.tickets)} loads are open, as many as there may be")
         spot = core.index.locate(plan.claim.digests, plan.boundary)
         check_packed(core, plan, spot)
         counts = {kind: len(places) for kind, places in plan.wanted.items()}

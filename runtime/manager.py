@@ -334,7 +334,8 @@ class Manager:
         Where the store can't give an object, only the whole granules before it are brought.
 
         Raises:
-            Refused: POOL_FULL or ADMISSION, or STALE where what is packed has changed; nothing was taken.
+            Refused: POOL_FULL or BACKPRESSURE: not now; CAPACITY: never; STALE where what is packed has changed;
+                LEASE for another manager's plan. Nothing was taken.
             Exception: what the store or the backend raises; nothing is left of the load then.
             ValueError: the plan names kinds that have no slots: it was made by the manager of another model.
         """
@@ -373,8 +374,9 @@ class Manager:
             kinds: only these kinds.
 
         Raises:
-            Refused: POOL_FULL or ADMISSION; nothing was taken. LEASE when the lease ends before ``start``, is another
-                manager's, was released or is overdue. IDENTITY for keys of another model.
+            Refused: POOL_FULL (not now) or CAPACITY (never, beside what the lease holds); nothing was taken. LEASE when
+                the lease ends before ``start``, is another manager's, was released or is overdue. IDENTITY for keys of
+                another model.
             ValueError: a range that the keys don't cover, or a kind that has no slots.
         """
         return self.filler.reserve(keys, start, stop, lease, owner, kinds)
@@ -393,7 +395,7 @@ class Manager:
             owner: who computes.
 
         Raises:
-            Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or ADMISSION without
+            Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or CAPACITY without
                 room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
         """
         return begin_rebuild(self, answer, owner)

@@ -85,18 +85,21 @@ class RequestTable:
                 before it has them, once salts are in use; so are those that it takes later.
 
         Raises:
-            Refused: ADMISSION without a free row, POOL_FULL without slots, LEASE for a lease that isn't held here.
+            Refused: BACKPRESSURE without a free row, POOL_FULL without slots: not now. CAPACITY where the pools are too
+                small, or there are no rows: never. LEASE for a lease that isn't held here.
         """
         with self._manager.lock:
             self._check_prompt(tokens, lease)
             self._manager.unpark()
-            self._check_idle()
             receipt = None if lease is None else self._manager.receipt_of(lease)  # in time by now, and so all along
-            self._manager.tick()
             reused = 0 if lease is None else lease.length // self._granule
+            need = self.need(tokens, reused)
+            self._manager.core.check_fits(need, {} if receipt is None else receipt.slots)
+            self._check_idle()
+            self._manager.tick()
             if salt is None and receipt is not None:
                 salt = receipt.salt
-            slots = self._manager.take(self.need(tokens, reused), "take", salt=salt)
+            slots = self._manager.take(need, "take", salt=salt)
             return self._begin(tokens, slots, lease, receipt, owner)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
@@ -129,8 +132,8 @@ class RequestTable:
             owner: who asks.
 
         Raises:
-            Refused: ADMISSION without a free row, LEASE for a lease that isn't held here; the slots are still the
-                caller's.
+            Refused: BACKPRESSURE without a free row (CAPACITY where there is none at all), LEASE for a lease that isn't
+                held here; the slots are still the caller's.
             ValueError: too few or too many slots, or none of a kind.
             Exception: what the backend raises that can't copy the lease's boundary; the slots are free then, and the
                 lease is its holder's.
@@ -155,8 +158,8 @@ class RequestTable:
             done: whether the device has ended the steps begun before; blocks that slide out of a window wait for it.
 
         Raises:
-            Refused: POOL_FULL without slots, ADMISSION where the pools are too small; the row is as it was, with all
-                that it holds.
+            Refused: POOL_FULL without slots (not now), CAPACITY where the pools are too small (never); the row is as it
+                was, with all that it holds.
             ValueError: a row that holds no request, has decoded tokens already, or has open drafts.
         """
         with self._manager.lock:
@@ -190,7 +193,8 @@ class RequestTable:
             done: whether the device has ended the steps begun before; blocks that slide out of a window wait for it.
 
         Raises:
-            Refused: POOL_FULL; no row has moved.
+            Refused: POOL_FULL (not now), CAPACITY where the pools are too small for a row or for all of these (never);
+                no row has moved.
             ValueError: a row that holds no request or has open drafts, or a row twice.
         """
         index = np.asarray(rows, np.intp)
@@ -325,7 +329,7 @@ class RequestTable:
 
         Raises:
             Refused: GAP where drafts would overwrite what the next query reads at the committed tokens, because the
-                model's tail or window has too few rows; it says how many fit. POOL_FULL without slots, ADMISSION where
+                model's tail or window has too few rows; it says how many fit. POOL_FULL without slots, CAPACITY where
                 the pools are too small. Nothing has changed then.
             ValueError: a row that holds no request, has open drafts or is named twice.
         """
@@ -530,15 +534,17 @@ class RequestTable:
             raise ValueError(f"a prompt of {tokens} tokens; give at least 1, and the leased part")
 
     def _check_idle(self) -> None:
-        """Raise Refused (ADMISSION) without a free row."""
+        """Raise Refused without a free row: BACKPRESSURE, or CAPACITY where there never is one."""
+        if not len(self.active):
+            raise Refused(Reason.CAPACITY, "requests", "a row, and the manager was made with rows=0")
         if not self.idle:
-            raise Refused(Reason.ADMISSION, "requests", f"all {len(self.active)} rows are taken")
+            raise Refused(Reason.BACKPRESSURE, "requests", f"all {len(self.active)} rows are taken")
 
     def _check_capacity(self, blocks: int) -> None:
-        """Raise Refused (ADMISSION) where a row of so many granules could never have them, however long it waits."""
+        """Raise Refused (CAPACITY) where a row of so many granules could never have them, however long it waits."""
         for kind in self._rows.kinds:
             if blocks > (most := self._manager.core.capacity(kind)):
-                raise Refused(Reason.ADMISSION, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
+                raise Refused(Reason.CAPACITY, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
 
     def _begin(
         self,
@@ -623,6 +629,8 @@ class RequestTable:
         """Blocks for rows whose next token begins one."""
         state = self._rows
         fresh = rows[state.blocks[rows] * self._granule == state.tokens[rows]]
+        if len(fresh):
+            self._check_capacity(int(state.blocks[fresh].max()) + 1)
         counts = dict.fromkeys(state.kinds, len(fresh)) if len(fresh) else {}
         turn = None if self._window is None else self._window.turn_at(rows)
         slots = self._take(counts, turn, done)

@@ -16,10 +16,10 @@ from .lease import Lease
 from .matching import Request
 from .ticket import Ticket
 
-FOR_ROOM = (Reason.POOL_FULL, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL)
-"""Refusals that end when others have ended."""
-
-_ROOM = (Reason.POOL_FULL, Reason.ADMISSION, Refusal.TOO_MANY_READERS)  # slots, rows, pins
+FOR_ROOM = (
+    Reason.POOL_FULL, Reason.BACKPRESSURE, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL,
+)  # fmt: skip
+"""Refusals that end when others have ended: not now. What can never be has ``Reason.CAPACITY``, in no list of these."""
 
 
 class Stage(StrEnum):
@@ -69,21 +69,31 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends."""
+    """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends.
+
+    ``layer`` says which part has too little: "pool", "lease", "requests" (rows), "load", or "admission" (a limit).
+    """
 
     reason: Any  # Reason or Refusal
+    layer: str
     detail: str
     ticket: Ticket | None = None
 
     @property
     def lacks_room(self) -> bool:
         """Whether others who have ended leave room for it; False where it waits for a limit, or for another's load."""
-        return self.ticket is None and self.reason in _ROOM
+        if self.reason is Reason.BACKPRESSURE:
+            return self.layer == "requests"
+        return self.reason in (Reason.POOL_FULL, Refusal.TOO_MANY_READERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Never: not even with nobody else there."""
+    """Never: not even with nobody else there.
 
-    reason: Any  # Reason or Refusal
+    ``layer`` says what is too small for it: "pool", or "requests" where there are no rows at all.
+    """
+
+    reason: Reason
+    layer: str
     detail: str

@@ -84,7 +84,7 @@ class RunningRows:
             try:
                 self._manager.requests.extend(row, stop - start)
             except Refused as refused:
-                if refused.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                if refused.refusal not in (*FOR_ROOM, Reason.CAPACITY):
                     raise
                 with self._manager.lock:
                     self._requests.passed(live, refused.refusal.name)
@@ -119,7 +119,7 @@ class RunningRows:
                 try:
                     self._manager.requests.step(_rows(stepping), done=done)
                 except Refused as error:
-                    if error.refusal not in (*FOR_ROOM, Reason.ADMISSION):
+                    if error.refusal not in (*FOR_ROOM, Reason.CAPACITY):
                         raise
                     gone.append(self._yield(error, done))
                     continue

@@ -155,7 +155,7 @@ class Scheduler:
             owner: who asks; turns are shared fairly between owners.
 
         Raises:
-            Refused: ADMISSION when as many as there may be are live, or some of another scheduler of this manager;
+            Refused: BACKPRESSURE when as many as there may be are live, or some of another scheduler of this manager;
                 IDENTITY for keys of another model.
             ValueError: no tokens, or more whole granules than the keys have.
             TypeError: no keys.

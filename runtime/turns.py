@@ -152,7 +152,7 @@ class Turns:
             decision: Reservation | Deferred | Rejected
             try:
                 if self._lets_pass(live):
-                    decision = Deferred(Reason.POOL_FULL, "it has given room back to those who run")
+                    decision = Deferred(Reason.POOL_FULL, "scheduler", "it has given room back to those who run")
                 else:
                     decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
             except Refused as refused:
@@ -207,7 +207,7 @@ class Turns:
             self._requests.forget(live)
             self._requests.tally.rejected[why.reason.name] += 1
         if live.begun.set_running_or_notify_cancel():
-            live.begun.set_exception(Refused(why.reason, "admission", why.detail))
+            live.begun.set_exception(Refused(why.reason, why.layer, why.detail))
 
     def _admit(self, live: Live, reservation: Reservation, queue: Queue) -> None:
         """It has what it needs."""
@@ -240,7 +240,7 @@ class Turns:
         try:
             row = self._admission.enter_now(reservation)
         except Refused as refused:
-            if refused.refusal is not Reason.ADMISSION:
+            if refused.refusal is not Reason.BACKPRESSURE:
                 raise
             if live.number not in self._requests.queues:
                 self._workers.put_ready(live)

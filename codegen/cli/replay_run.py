@@ -34,7 +34,7 @@ from .replay_tags import Tagger, tags_of
 from .replay_tally import STORE, TIERS, Course, Rejected, Tally
 from .replay_trace import Asked, RequestTrace
 
-FOR_ROOM = ("ADMISSION", "POOL_FULL", "TOO_MANY_READERS")
+FOR_ROOM = ("CAPACITY", "BACKPRESSURE", "POOL_FULL", "TOO_MANY_READERS")
 """Refusals that a run without races may meet: too little of something. Any other is a fault."""
 
 

@@ -260,12 +260,12 @@ def test_a_pool_far_too_small_rejects_by_name_and_goes_on(tmp_path: Path, capsys
     trace = written(tmp_path, BY_HAND)
     found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "4")
     assert found["ok"] and found["complete"]
-    assert found["requests"] == 3 and found["rejected"] == {"ADMISSION": 3}  # lines 3, 4 and 5 fit in 64 tokens
+    assert found["requests"] == 3 and found["rejected"] == {"CAPACITY": 3}  # lines 3, 4 and 5 fit in 64 tokens
     first = found["rejections"][0]
     assert first["line"] == 1
-    assert first["why"] == "ADMISSION at admission: 5 slots of compressed_kv, and the pool has 4"
+    assert first["why"] == "CAPACITY at pool: 5 slots of compressed_kv, and the pool has 4"
     assert main(["replay", trace, "--model", "tiny_llama", "--block", "32", "--slots", "4"]) == 0
-    assert "3 rejected (ADMISSION 3)" in capsys.readouterr().out
+    assert "3 rejected (CAPACITY 3)" in capsys.readouterr().out
 
 
 def test_waits_and_limits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def admits_in_two_steps(world: World) -> None:
     def admit_late(answer: Answer, tokens: int, **named: Any) -> Reservation | Deferred | Rejected:
         with lock:
             if admission.taken("requests") >= 1:
-                return Deferred(Refusal.FULL, "one is under way")
+                return Deferred(Refusal.FULL, "admission", "one is under way")
         decision = admit(answer, tokens, **named)
         if admission.taken("requests") > 1:
             world.wrong.append("two are under way, and one may be")

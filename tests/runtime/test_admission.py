@@ -231,7 +231,7 @@ def test_what_never_fits_is_rejected_and_not_put_off(step: int | None) -> None:
     manager, admission, keys, _ = begin({"compressed_kv": 3}, profile=LLAMA)
     before = words(manager, admission)
     found = admission.admit(manager.match(keys), keys.tokens, step=step)
-    assert isinstance(found, Rejected) and found.reason is Reason.ADMISSION and "4 slots" in found.detail
+    assert isinstance(found, Rejected) and found.reason is Reason.CAPACITY and "4 slots" in found.detail
     assert words(manager, admission) == before
     assert isinstance(admission.admit(manager.match(keys, 40), 40, step=step), Reservation)
 
@@ -241,7 +241,7 @@ def test_rows_are_reserved_too() -> None:
     one = admitted(admission, manager.match(keys), keys.tokens)
     other = manager.keys(prompt(5, 20))
     found = admission.admit(manager.match(other), other.tokens)
-    assert isinstance(found, Deferred) and found.reason is Reason.ADMISSION
+    assert isinstance(found, Deferred) and found.reason is Reason.BACKPRESSURE and found.lacks_room
     admission.cancel(one)
     assert one.ticket is not None
     one.ticket.quiesce()

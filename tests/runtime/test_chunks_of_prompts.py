@@ -126,7 +126,7 @@ def test_a_chunk_that_does_not_fit_changes_nothing_and_then_fits(name: str) -> N
     assert requests.tokens[row] == 6 * granule + 3
     with pytest.raises(Refused) as never:
         requests.extend(row, 5 * granule)
-    assert never.value.refusal is Reason.ADMISSION
+    assert never.value.refusal is Reason.CAPACITY
     audited(manager)
 
 

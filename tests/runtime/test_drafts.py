@@ -345,7 +345,7 @@ def test_without_tail_and_window_the_pools_bound_the_drafts(name: str) -> None:
     for count in (room + 1, 2**62, 2**63 - 1):  # the last ones overflow when they are added to anything
         with pytest.raises(Refused) as refused:
             requests.propose([row], count)
-        assert refused.value.refusal is Reason.ADMISSION and requests.drafts[row] == 0
+        assert refused.value.refusal is Reason.CAPACITY and requests.drafts[row] == 0
     requests.propose([row], room)
     requests.accept([row], room)
     assert requests.tokens[row] == room + 5 and requests.draft_room([row])[0] == 0

@@ -168,7 +168,7 @@ def test_a_full_pool_refuses_whole() -> None:
     assert full.value.refusal is Reason.POOL_FULL
     with pytest.raises(Refused) as too_big:
         manager.reserve(keys, 3, 9)
-    assert too_big.value.refusal is Reason.ADMISSION
+    assert too_big.value.refusal is Reason.CAPACITY
     audited(manager)
     manager.abandon(fill)
     audited(manager)

@@ -355,7 +355,7 @@ def test_what_can_never_fit_is_told_so() -> None:
     bench = Bench(3)
     live = bench.submit(prompt(3, 4 * A))
     assert bench.granted() == [] and bench.states(live) == ["absent"]
-    with pytest.raises(Refused, match="ADMISSION"):
+    with pytest.raises(Refused, match="CAPACITY"):
         live.begun.result(0)
     assert not bench.scheduler.cancel(live)
     bench.over()
@@ -585,7 +585,7 @@ def test_who_is_given_up_by_another_hears_of_it() -> None:
             await task
         never = bench.submit(prompt(3, 100 * A))
         bench.scheduler.schedule()
-        with pytest.raises(Refused, match="ADMISSION"):
+        with pytest.raises(Refused, match="CAPACITY"):
             await bench.scheduler.begun(never)
         closed = bench.submit(HIT)
         waits = bench.scheduler.begun(closed)

@@ -25,7 +25,7 @@ def test_each_way_of_a_request_is_counted() -> None:
     report = bench.scheduler.report()
     assert report.states == {"ready": 1, "running": 1, "waiting": 2}
     assert report.in_flight == {"requests": 2, "blocks from the store": 0}
-    assert report.deferred == {"BUSY": 1, "POOL_FULL": 1} and report.rejected == {"ADMISSION": 1}
+    assert report.deferred == {"BUSY": 1, "POOL_FULL": 1} and report.rejected == {"CAPACITY": 1}
     assert (report.loads, report.loads_again, report.loads_failed) == (2, 1, 1)
     waits = {queue: (one.depth, one.admitted, one.waited, one.longest) for queue, one in report.queues.items()}
     assert waits[Queue.DISK] == (1, 1, 9.0, 9.0) and waits[Queue.RESIDENT] == (2, 1, 7.0, 7.0)

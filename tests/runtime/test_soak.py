@@ -107,7 +107,7 @@ class Soak:
             try:
                 self.asked.append(self.scheduler.submit(self.manager.keys(tokens), owner=str(number)))
             except Refused as refused:
-                assert refused.refusal.name == "ADMISSION", refused
+                assert refused.refusal.name == "BACKPRESSURE", refused
                 time.sleep(0.001)
         self.asking -= 1
 

@@ -97,7 +97,7 @@ def test_a_load_and_what_stands_beside_it_get_room_together_or_not_at_all() -> N
     put(manager, other, 0, 3)  # in the way, and evictable
     plan = plan_of(manager, prompt_keys(manager, 4))
     with manager.lock:
-        for beside, why in (({"compressed_kv": 3}, "ADMISSION"), ({"swa_window": 6}, "ADMISSION")):
+        for beside, why in (({"compressed_kv": 3}, "CAPACITY"), ({"swa_window": 6}, "CAPACITY")):
             assert refused(manager, manager.loader.open, plan, "r", beside=beside) == why
     lease = manager.acquire(manager.match(other))
     with manager.lock:
@@ -511,7 +511,7 @@ def test_control_a_word_that_has_ended_keeps_its_ticket_from_ending() -> None:
 def test_more_loads_than_there_are_words_are_refused() -> None:
     _, manager, keys = meddled()
     manager.loader._free.clear()
-    assert refused(manager, manager.load_begin, plan_of(manager, keys)) == "ADMISSION"
+    assert refused(manager, manager.load_begin, plan_of(manager, keys)) == "BACKPRESSURE"
 
 
 def test_who_stays_gets_what_the_other_no_longer_wants() -> None:

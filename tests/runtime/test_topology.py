@@ -75,7 +75,7 @@ def test_tables_have_the_extremes_of_every_profile(name: str) -> None:
         assert tables.tables[kind].host.shape == (4, width)
         if kind in manager.core.paged:
             assert width == 7  # one is set aside
-            with pytest.raises(Refused, match="ADMISSION"):
+            with pytest.raises(Refused, match="CAPACITY"):
                 manager.reserve(manager.keys(np.arange(9 * manager.profile.granule)), 0, 8, kinds=[kind])
     assert tables.widths.get("swa_window", 0) == manager.requests.window_width
 

@@ -37,7 +37,7 @@ def test_H30_what_does_not_fit_is_refused_whole(bench: Any, open_store: Any) -> 
     answer = manager.match(keys)
     assert (answer.length, answer.plan.objects) == (512, 8)
     # sign of the defect: 320 or 512, with bytes of whoever had the slots before
-    assert bench.refusal(manager.load, answer.plan) == "ADMISSION"
+    assert bench.refusal(manager.load, answer.plan) == "CAPACITY"
     assert all_free(manager) and manager.match(keys).now == 0
 
     manager.load(manager.match(keys, at_most=256).plan)

@@ -61,7 +61,7 @@ def test_S21_admission_counts_what_a_window_can_hold_at_once(bench: Any, window:
     few = with_window(bench, window, 132, cap - 1)
     with pytest.raises(Refused) as refused:
         few.start(list(range(2048)))
-    assert refused.value.refusal is Reason.ADMISSION and WINDOW in refused.value.detail
+    assert refused.value.refusal is Reason.CAPACITY and WINDOW in refused.value.detail
     assert few.free() == 132
     bench.audited(few.manager)
 
@@ -90,7 +90,7 @@ def test_S21_tokens_in_flight_widen_the_cap(bench: Any, flight: int, cap: int) -
     few = in_flight(bench, 1024, flight, 512, cap - 1)
     with pytest.raises(Refused) as refused:
         few.manager.requests.admit(8192)
-    assert refused.value.refusal is Reason.ADMISSION
+    assert refused.value.refusal is Reason.CAPACITY
 
 
 @pytest.mark.parametrize(("flight", "cap"), [(1024, 128), (2048, 192)])
@@ -131,7 +131,7 @@ def test_S21_a_prompt_that_fits_whole_is_admitted_for_its_first_chunk(bench: Any
     assert requests.tokens[row] == 512 and (engine.free(KV), engine.free(WINDOW)) == (0, 0)
     with pytest.raises(Refused) as refused:
         requests.extend(row, 1)
-    assert refused.value.refusal is Reason.ADMISSION
+    assert refused.value.refusal is Reason.CAPACITY
 
 
 def test_S21_a_first_chunk_counts_what_is_reserved_for_others(bench: Any) -> None:
@@ -169,12 +169,12 @@ def test_S21_a_short_prompt_counts_its_own_blocks(bench: Any) -> None:
 
 
 def test_S21_a_prompt_that_can_never_fit_is_refused_for_good(bench: Any) -> None:
-    """256 tokens are 16 full blocks, and there are 4: ADMISSION says that waiting won't help."""
+    """256 tokens are 16 full blocks, and there are 4: CAPACITY says that waiting won't help."""
     engine = with_window(bench, 64, 4, 4)
     before = engine.words()
     with pytest.raises(Refused) as refused:
         engine.start(list(range(256)))
-    assert refused.value.refusal is Reason.ADMISSION and "16 slots of compressed_kv" in refused.value.detail
+    assert refused.value.refusal is Reason.CAPACITY and "16 slots of compressed_kv" in refused.value.detail
     assert engine.words() == before
     bench.audited(engine.manager)
 
