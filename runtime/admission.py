@@ -356,6 +356,7 @@ class Admission:
             if refused.refusal not in FOR_ROOM:
                 raise
             return Deferred(refused.refusal, refused.layer, refused.detail)
+        reservation.site = manager.site()
         manager.reservations[reservation.number] = reservation
         return reservation
 

@@ -1,6 +1,6 @@
 """What is open in a manager, who opened it and, in debug mode, from where: for whoever looks for what was never closed.
 
-``Manager(debug=True)`` notes the calling site of each lease, fill and load; without it nothing is noted or looked up.
+``Manager(debug=True)`` notes the calling site of each of them; without it nothing is noted or looked up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def open_handles(manager: Manager) -> tuple[Leak, ...]:
     fills = [Leak("fill", fill.fill_id, fill.owner, fill.site, False) for fill in manager.fills.values()]
     requests = [Leak("request", row, owner, site, False) for row, owner, site in manager.requests.open()]
     reservations = [
-        Leak("reservation", number, one.owner, _site(manager, number), False)
+        Leak("reservation", number, one.owner, one.site, False)
         for number, one in manager.reservations.items()
     ]
     loads = [
@@ -64,15 +64,6 @@ def open_handles(manager: Manager) -> tuple[Leak, ...]:
 def opened(site: str | None) -> str:
     """``site`` as the end of a sentence."""
     return "" if site is None else f", opened at {site}"
-
-
-def _site(manager: Manager, number: int) -> str | None:
-    """The call that opened a reservation, if it began a load or leased anything."""
-    reservation = manager.reservations[number]
-    if reservation.ticket is not None:
-        return reservation.ticket.site
-    held = None if reservation.lease is None else manager.receipts.get(reservation.lease.lease_id)
-    return None if held is None else held[0].site
 
 
 def call_site() -> str:

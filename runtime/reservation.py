@@ -48,6 +48,7 @@ class Reservation:
         ticket: the load; None where there was none, and when it has ended.
         loaded: whether the last load brought all that it should have; None before one has ended.
         row: of the request table, once entered.
+        site: the call that asked, in debug mode.
     """
 
     number: int
@@ -62,6 +63,7 @@ class Reservation:
     ticket: Ticket | None = None
     loaded: bool | None = None
     row: int | None = None
+    site: str | None = None
     request: Request | None = field(default=None, repr=False)
     at_most: int = field(default=0, repr=False)  # tokens of it that may be reused
     in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)

@@ -269,6 +269,30 @@ def test_live_requests_and_reservations_are_open_too_and_named_by_what_they_are_
     assert manager.leaks() == () and manager.audit().ok
 
 
+def test_a_reservation_says_who_asked_whatever_it_holds(tmp_path: Path) -> None:
+    """One that holds slots alone, one with a lease, and one with a load."""
+    manager, ticket = open_load(tmp_path, debug=True)
+    ticket.done(False)
+    loading = manager.keys(np.random.default_rng(0).integers(0, 256, 4 * A + 1))
+    assert manager.match(loading).plan is not None
+    leasing = keys_of_another(manager)
+    manager.publish(manager.reserve(leasing, 0, 1))
+    admission = Admission(manager)
+    for keys, tokens in ((manager.keys([1]), 1), (leasing, A + 1), (loading, loading.tokens)):
+        admission.admit(manager.match(keys, tokens), tokens, owner="queue")
+    held = list(manager.reservations.values())
+    assert [(one.lease is not None, one.ticket is not None) for one in held] == [
+        (False, False), (True, False), (False, True),
+    ]  # fmt: skip
+    sites = [leak.site for leak in manager.leaks() if leak.what == "reservation"]
+    assert len(sites) == 3
+    for site in sites:
+        assert site is not None and site.startswith(f"{here()}:")
+        assert site.split(" < ")[0].endswith("test_a_reservation_says_who_asked_whatever_it_holds")
+    for one in held:
+        admission.cancel(one)
+
+
 def keys_of_another(manager: Manager) -> Keys:
     return manager.keys(np.random.default_rng(5).integers(0, 256, A))
 
