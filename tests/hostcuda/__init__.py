@@ -1,0 +1,1 @@
+"""CUDA sources run on the host: see README.md."""

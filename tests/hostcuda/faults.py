@@ -1,0 +1,97 @@
+"""What a run of kernels on the host was stopped by, told in the words of the source."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .building import REPO
+
+KINDS = (
+    "none",
+    "out_of_bounds",
+    "use_after_free",
+    "const_write",
+    "misaligned",
+    "uninitialised",
+    "race",
+    "barrier_divergence",
+    "barrier_after_exit",
+    "warp_divergence",
+    "lane_outside_mask",
+    "deadlock",
+    "trap",
+    "undefined",
+    "crash",
+    "not_deterministic",
+)
+"""In the order of ``FaultKind`` in runtime/faults.h."""
+
+_PLUMBING = ("shim.h", "kernel_record.h", "kvfsm_base.cuh", "device.cuh")
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A line of a source file, as its ``#line`` names it."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class HostFault(Exception):
+    """A kernel did what no kernel may do.
+
+    kind    of ``KINDS``
+    kernel  its name
+    place   where in the source; ``line`` is its line, both None where nobody knows
+    block   coordinates in the grid
+    thread  in its block, or None
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        kernel: str,
+        place: SourcePlace | None,
+        block: tuple[int, int, int],
+        thread: int | None,
+        text: str,
+    ) -> None:
+        where = f"{place}: " if place is not None else ""
+        who = f"thread {thread} of block {block[0]}" if thread is not None else "a thread"
+        if block[1:] != (0, 0):
+            who = f"thread {thread} of block {block}"
+        super().__init__(f"{where}{kind} in kv_{kernel}: {who} {text}")
+        self.kind = kind
+        self.kernel = kernel
+        self.place = place
+        self.block = block
+        self.thread = thread
+
+    @property
+    def line(self) -> int | None:
+        """Of the source file."""
+        return self.place.line if self.place is not None else None
+
+
+@cache
+def place_of(path: str, offset: int) -> SourcePlace | None:
+    """The line of the instruction before ``offset`` of a shared object: of helpers, the line that calls them."""
+    command = ["addr2line", "-i", "-e", path, hex(offset - 1)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    frames = []
+    for line in printed.splitlines():
+        file, _, number = line.split(" (discriminator")[0].rpartition(":")
+        if number.isdigit() and not file.startswith("?"):
+            frames.append(SourcePlace(_short(file), int(number)))
+    own = [frame for frame in frames if Path(frame.file).name not in _PLUMBING]
+    return (own or frames or [None])[0]
+
+
+def _short(file: str) -> str:
+    return file.removeprefix(f"{REPO}/")

@@ -1,0 +1,313 @@
+"""A launcher that runs kernels on the host, and stops at the first thing that a kernel may not do."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvfsm.kernels.launch import Kernel, LaunchPlan, Pointer
+from kvfsm.kernels.source import source_of
+
+from . import engine as native
+from .building import Build
+from .engine import POISON, engine, load_kernel
+from .faults import KINDS, HostFault, SourcePlace, place_of
+from .schedules import FORWARD, Random, Schedule
+from .traffic import SiteTraffic, Traffic
+
+REDZONE_BYTES = 256
+ALIGNMENT = 256
+"""Of buffers' addresses, as cudaMalloc gives them."""
+
+Sources = Callable[[Kernel], str]
+
+_one_run = threading.Lock()  # there is one engine
+
+
+class HostBuffer:
+    """An array in emulated device memory, between redzones.
+
+    array  its bytes; tests may look at them between launches
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, initialised: bool) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        self._memory = np.full(count + 2 * REDZONE_BYTES + ALIGNMENT, POISON, np.uint8)
+        at = REDZONE_BYTES + -(self._memory.ctypes.data + REDZONE_BYTES) % ALIGNMENT
+        self._begin, self._end = at, at + count
+        self.array: npt.NDArray[Any] = self._memory[at : at + count].view(self.dtype).reshape(shape)
+        self.pointer = Pointer(self._memory.ctypes.data + at, count)
+        self.shadow: int = engine().new_shadow(self.pointer.address, count, initialised)
+        self.is_freed = False
+
+    def download(self) -> npt.NDArray[Any]:
+        """A copy; bytes that nobody wrote are poison."""
+        return self.array.copy()
+
+    def write(self, array: npt.NDArray[Any]) -> None:
+        """Overwrite all of it.
+
+        Raises:
+            ValueError: another shape or dtype.
+        """
+        if array.shape != self.array.shape or array.dtype != self.dtype:
+            raise ValueError(
+                f"a buffer {self.dtype} {list(self.array.shape)} is given {array.dtype} {list(array.shape)}; "
+                "fix: write an array like it"
+            )
+        self.array[...] = array
+        engine().initialise(self.shadow, 0, self.pointer.bytes)
+
+    def free(self) -> None:
+        """Who touches it from now on, in a module built with checks, is at fault. Its memory isn't used again."""
+        self.is_freed = True
+        engine().mark_freed(self.shadow)
+
+    @property
+    def is_intact_around(self) -> bool:
+        """Nobody wrote just before or behind it."""
+        around = (self._memory[: self._begin], self._memory[self._end :])
+        return all(bool((part == POISON).all()) for part in around)
+
+    def __del__(self) -> None:
+        if hasattr(self, "shadow"):
+            engine().delete_shadow(self.shadow)
+
+
+class HostLauncher:
+    """Carries out launch plans by running their kernels' sources on the host.
+
+    build     ``Build.CHECK`` finds what a kernel may not do, ``Build.FAST`` is for large inputs
+    schedule  who runs when
+    sources   what is compiled for a kernel; see ``edited``
+    races     whether CHECK reports them: a protocol of acquire and release is no race, and is checked by other means
+    traffic   of the last launch, in a CHECK build
+    launches  how many of each kernel there were, by name
+    """
+
+    def __init__(
+        self,
+        build: Build = Build.FAST,
+        schedule: Schedule = FORWARD,
+        sources: Sources = source_of,
+        races: bool = True,
+    ) -> None:
+        self.build = build
+        self.schedule = schedule
+        self.sources = sources
+        self.races = races
+        self.traffic: Traffic | None = None
+        self.launches: Counter[str] = Counter()
+        self._buffers: list[HostBuffer] = []  # by address
+        self._addresses: list[int] = []
+
+    def upload(self, array: npt.NDArray[Any]) -> HostBuffer:
+        """A new buffer with these bytes."""
+        buffer = self._new(array.shape, array.dtype, initialised=True)
+        buffer.array[...] = array
+        return buffer
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> HostBuffer:
+        """A new buffer that a kernel must write before it reads."""
+        return self._new(shape, dtype, initialised=False)
+
+    def launch(self, plan: LaunchPlan) -> None:
+        """Run it.
+
+        Raises:
+            HostFault: a thread did what none may do; other threads stopped where they were.
+            NotTheKernel: the spec doesn't describe the C function.
+            DoesNotCompile: its source.
+        """
+        self.launch_together([plan])
+
+    def launch_together(self, plans: Sequence[LaunchPlan]) -> None:
+        """Run several at a time, as on several streams; nothing orders one with another.
+
+        Raises:
+            As ``launch``.
+        """
+        plans = [plan for plan in plans if not plan.is_empty]
+        if not plans:
+            return
+        is_random = isinstance(self.schedule, Random)
+        options = native.Options(
+            is_random=is_random,
+            checked=self.build is Build.CHECK,
+            races=self.races,
+            seed=self.schedule.seed if isinstance(self.schedule, Random) else 0,
+            resident=self.schedule.resident if isinstance(self.schedule, Random) else 1,
+        )
+        with _one_run, PreparedLaunches(self, plans) as prepared:
+            went_well = engine().run(prepared.array, len(plans), options)
+            if not went_well:
+                raise fault_of(plans)
+            self.traffic = traffic_of_run() if self.build is Build.CHECK else None
+        for plan in plans:
+            self.launches[plan.kernel.name] += 1
+            self._check_redzones(plan)
+
+    def synchronise(self) -> None:
+        """A launch ends before ``launch`` returns."""
+
+    def buffer_at(self, pointer: Pointer) -> HostBuffer | None:
+        """The buffer that a pointer points into, or None if that is other memory of the process.
+
+        Raises:
+            ValueError: it claims more bytes than the buffer has there.
+        """
+        position = bisect.bisect_right(self._addresses, pointer.address) - 1
+        if position < 0:
+            return None
+        buffer = self._buffers[position]
+        end = buffer.pointer.address + buffer.pointer.bytes
+        if pointer.address > end or (pointer.address == end and pointer.bytes == 0 and buffer.pointer.bytes):
+            return None
+        if pointer.address + pointer.bytes > end:
+            raise ValueError(
+                f"{pointer} is said to have bytes behind its buffer, which ends at {end:#x}; fix: say fewer"
+            )
+        return buffer
+
+    def _new(self, shape: tuple[int, ...], dtype: npt.DTypeLike, initialised: bool) -> HostBuffer:
+        buffer = HostBuffer(shape, dtype, initialised)
+        position = bisect.bisect(self._addresses, buffer.pointer.address)
+        self._addresses.insert(position, buffer.pointer.address)
+        self._buffers.insert(position, buffer)
+        return buffer
+
+    def _check_redzones(self, plan: LaunchPlan) -> None:
+        for argument, value in zip(plan.kernel.arguments, plan.values, strict=True):
+            buffer = self.buffer_at(value) if isinstance(value, Pointer) else None
+            if buffer is not None and not buffer.is_intact_around:
+                text = f"wrote outside of '{argument.name}' ({buffer.pointer}); build with Build.CHECK to see where"
+                raise HostFault("out_of_bounds", plan.kernel.name, None, (0, 0, 0), None, text)
+
+
+class PreparedLaunches:
+    """Plans as the engine takes them. Memory of the process that is no buffer of the launcher counts as initialised."""
+
+    def __init__(self, launcher: HostLauncher, plans: Sequence[LaunchPlan]) -> None:
+        self._launcher = launcher
+        self._kept: list[Any] = []
+        self._borrowed: list[int] = []
+        self.array = (native.Launch * len(plans))(*(self._prepared(plan) for plan in plans))
+
+    def __enter__(self) -> PreparedLaunches:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for shadow in self._borrowed:
+            engine().delete_shadow(shadow)
+
+    def _prepared(self, plan: LaunchPlan) -> native.Launch:
+        launcher, kernel = self._launcher, plan.kernel
+        record = load_kernel(kernel, launcher.sources(kernel), launcher.build).record
+        cells, spans = [], []
+        for position, (argument, value) in enumerate(zip(kernel.arguments, plan.values, strict=True)):
+            if isinstance(value, Pointer):
+                cells.append(np.array([value.address], np.uint64))
+                spans.append(self._span(position, value, writable=not argument.is_const))
+            elif value is None:
+                cells.append(np.array([0], np.uint64))
+            else:
+                cells.append(np.array([value], argument.dtype))
+        values = (ctypes.c_void_p * max(1, len(cells)))(*(cell.ctypes.data for cell in cells))
+        array = (native.Span * max(1, len(spans)))(*spans)
+        self._kept += [cells, values, array]
+        return native.Launch(
+            entry=record.entry,
+            values=values,
+            grid=plan.grid,
+            threads=kernel.threads,
+            dynamic_bytes=kernel.shared_bytes,
+            shared_begin=record.shared_begin,
+            shared_end=record.shared_end,
+            spans=array,
+            span_count=len(spans),
+        )
+
+    def _span(self, position: int, pointer: Pointer, writable: bool) -> native.Span:
+        buffer = self._launcher.buffer_at(pointer)
+        if buffer is not None:
+            shadow = buffer.shadow
+        else:
+            shadow = engine().new_shadow(pointer.address, pointer.bytes, True)
+            self._borrowed.append(shadow)
+        return native.Span(pointer.address, pointer.address + pointer.bytes, shadow, position, writable)
+
+
+def edited(*edits: tuple[str, str], sources: Sources = source_of) -> Sources:
+    """Sources with some text replaced, to plant bugs in kernels.
+
+    edits  what to find, which must be there exactly once, and what to put there
+
+    Raises:
+        ValueError: when a source is asked for and a text isn't in it, or is in it more than once.
+    """
+
+    def changed(kernel: Kernel) -> str:
+        text = sources(kernel)
+        for find, replace in edits:
+            if (count := text.count(find)) != 1:
+                raise ValueError(
+                    f"the source of kv_{kernel.name} has {count} times {find!r}; fix: name a text that it has once"
+                )
+            text = text.replace(find, replace)
+        return text
+
+    return changed
+
+
+def fault_of(plans: Sequence[LaunchPlan]) -> HostFault:
+    """What stopped the last run."""
+    found = engine().fault().contents
+    plan = plans[max(found.launch, 0)]
+    text = found.text.decode(errors="replace")
+    if found.argument >= 0:
+        text = text.replace("{argument}", f"'{plan.kernel.arguments[found.argument].name}'")
+    text = text.replace("{argument}", "shared memory")
+    place = _place(found.file, found.line, found.code)
+    text = text.replace("{other}", str(_place(found.other_file, found.other_line, found.other_code)))
+    thread = found.thread if found.thread >= 0 else None
+    block = (found.block[0], found.block[1], found.block[2])
+    return HostFault(KINDS[found.kind], plan.kernel.name, place, block, thread, text)
+
+
+def traffic_of_run() -> Traffic:
+    """What the last run moved."""
+    array = ctypes.POINTER(native.SiteTraffic)()
+    count = engine().sites(array)
+    sites = tuple(
+        SiteTraffic(
+            _place(None, 0, site.code),
+            bool(site.is_write),
+            bool(site.is_atomic),
+            site.width,
+            site.requests,
+            site.sectors,
+            site.bytes,
+        )
+        for site in (array[i] for i in range(count))
+        if site.requests
+    )
+    touched = engine().touched().contents
+    return Traffic(sites, touched.read, touched.written)
+
+
+def _place(file: bytes | None, line: int, code: int) -> SourcePlace | None:
+    if file is not None:
+        return SourcePlace(file.decode(), line)
+    if not code:
+        return None
+    offset = ctypes.c_size_t()
+    path = engine().locate(code - 1, offset)
+    return place_of(path.decode(), offset.value + 1) if path is not None else None

@@ -1,0 +1,45 @@
+"""The launcher runs kernels as a device would, under any schedule, and checks what it is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
+
+from .building import Build
+from .host import HostLauncher
+from .planted import planted_source
+from .schedules import EVERY_DAY, Schedule
+
+SOUND = Kernel(
+    "sound",
+    "sound.cu",
+    (
+        Argument("rows", "const u32*", "uint32 [rows, 64], read"),
+        Argument("row_count", "u32"),
+        Argument("sums", "u32*", "uint32 [rows], written"),
+        Argument("odd", "u32*", "uint32 [rows], written"),
+        Argument("backwards", "u32*", "uint32 [rows, 64], written", alignment=16),
+        Argument("done", "u64*", "uint64 [1], counted up"),
+    ),
+    threads=64,
+    shared_bytes=256,
+)
+
+
+@pytest.mark.parametrize("build", [Build.FAST, Build.CHECK, Build.UNDEFINED])
+@pytest.mark.parametrize("schedule", EVERY_DAY, ids=str)
+def test_a_sound_kernel_computes_what_it_says(build: Build, schedule: Schedule) -> None:
+    launcher = HostLauncher(build, schedule, planted_source)
+    rows = np.random.default_rng(1).integers(0, 1000, (9, 64)).astype(np.uint32)
+    given, done = launcher.upload(rows), launcher.upload(np.zeros(1, np.uint64))
+    sums, odd = launcher.empty((9,), np.uint32), launcher.empty((9,), np.uint32)
+    backwards = launcher.empty((9, 64), np.uint32)
+    values = (given.pointer, 9, sums.pointer, odd.pointer, backwards.pointer, done.pointer)
+    launcher.launch(LaunchPlan(SOUND, (12, 1, 1), values))
+    np.testing.assert_array_equal(sums.download(), rows.sum(axis=1))
+    np.testing.assert_array_equal(odd.download(), (rows % 2).sum(axis=1))
+    np.testing.assert_array_equal(backwards.download(), rows[:, ::-1])
+    assert done.download().tolist() == [9]
+    assert launcher.launches == {"sound": 1}
