@@ -36,6 +36,50 @@ __device__ __forceinline__ void kv_store16(void* address, kv_vec16 value) {
 #endif
 }
 
+// As kv_load16, and no race with a thread that writes these bytes meanwhile. Part of what is read may then be old and
+// part new; who reads finds that out afterwards, by a word that the writer changes first.
+__device__ __forceinline__ kv_vec16 kv_load16_relaxed(const void* address) {
+#ifdef KV_HOST
+  return kv_host::load16(address);
+#else
+  kv_vec16 value;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address)
+               : "memory");
+  return value;
+#endif
+}
+
+__device__ __forceinline__ kv_u32 kv_load4_relaxed(const kv_u32* address) {
+#ifdef KV_HOST
+  return kv_host::load(address, __ATOMIC_RELAXED);
+#else
+  kv_u32 value;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+#endif
+}
+
+// Single bytes that several threads read and write without any order among them.
+__device__ __forceinline__ kv_u8 kv_load1_relaxed(const kv_u8* address) {
+#ifdef KV_HOST
+  return kv_host::load(address, __ATOMIC_RELAXED);
+#else
+  kv_u32 value;
+  asm volatile("ld.relaxed.gpu.global.u8 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return (kv_u8)value;
+#endif
+}
+
+__device__ __forceinline__ void kv_store1_relaxed(kv_u8* address, kv_u8 value) {
+#ifdef KV_HOST
+  kv_host::store(address, value, __ATOMIC_RELAXED);
+#else
+  asm volatile("st.relaxed.gpu.global.u8 [%0], %1;" : : "l"(address), "r"((kv_u32)value) : "memory");
+#endif
+}
+
 // Whether both addresses (or strides) are multiples of 16.
 __device__ __forceinline__ bool kv_aligned16(kv_u64 first, kv_u64 second) {
   return ((first | second) & 15ULL) == 0;
@@ -43,9 +87,9 @@ __device__ __forceinline__ bool kv_aligned16(kv_u64 first, kv_u64 second) {
 
 // -- Ordered atomics --------------------------------------------------------------------------------------------------
 //
-// At the scope of the device. CUDA's own atomicCAS, atomicAdd, ... are relaxed: they order nothing around them, so words
-// that guard other bytes go through these. Each use says which write it pairs with. Every function that changes a word
-// returns the word as it was before.
+// At the scope of the device, on words in global memory. CUDA's own atomicCAS, atomicAdd, ... are relaxed: they order
+// nothing around them, so words that guard other bytes go through these. Each use says which write it pairs with. Every
+// function that changes a word returns the word as it was before.
 
 // Sees what the thread that wrote the word with release had written before.
 __device__ __forceinline__ kv_u64 kv_load_acquire(const kv_u64* word) {
@@ -53,7 +97,7 @@ __device__ __forceinline__ kv_u64 kv_load_acquire(const kv_u64* word) {
   return kv_host::load(word, __ATOMIC_ACQUIRE);
 #else
   kv_u64 value;
-  asm volatile("ld.acquire.gpu.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 #endif
 }
@@ -64,7 +108,7 @@ __device__ __forceinline__ kv_u64 kv_load_relaxed(const kv_u64* word) {
   return kv_host::load(word, __ATOMIC_RELAXED);
 #else
   kv_u64 value;
-  asm volatile("ld.relaxed.gpu.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 #endif
 }
@@ -74,7 +118,7 @@ __device__ __forceinline__ void kv_store_release(kv_u64* word, kv_u64 value) {
 #ifdef KV_HOST
   kv_host::store(word, value, __ATOMIC_RELEASE);
 #else
-  asm volatile("st.release.gpu.b64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 #endif
 }
 
@@ -85,7 +129,7 @@ __device__ __forceinline__ kv_u64 kv_cas_acq_rel(kv_u64* word, kv_u64 expected, 
   return kv_host::cas(word, expected, wanted, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 #else
   kv_u64 before;
-  asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(before)
                : "l"(word), "l"(expected), "l"(wanted)
                : "memory");
@@ -99,7 +143,7 @@ __device__ __forceinline__ kv_u64 kv_add_release(kv_u64* word, kv_u64 amount) {
   return kv_host::add(word, amount, __ATOMIC_RELEASE);
 #else
   kv_u64 before;
-  asm volatile("atom.release.gpu.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(word), "l"(amount) : "memory");
+  asm volatile("atom.release.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(word), "l"(amount) : "memory");
   return before;
 #endif
 }
