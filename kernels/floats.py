@@ -5,8 +5,8 @@ sign. NumPy has no such mode, so a reference calls ``product``, ``total`` and th
 what comes out. They are exact but for one case: a result that IEEE rounds up to 2**-126 itself from below counts as
 2**-126 here, and a device may flush it.
 
-FP8 is E4M3 without infinities (OCP 8-bit floating point, revision 1.0): 448 is the greatest value, 2**-9 the least above
-zero, 0x7F is NaN. This is its one meaning in the project.
+FP8 is E4M3 without infinities (OCP 8-bit floating point, revision 1.0): 448 is the greatest value, 2**-9 the least
+above zero, 0x7F is NaN. This is its one meaning in the project.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def square_root(values: npt.ArrayLike) -> Floats:
 
 
 def exp(values: npt.ArrayLike) -> Floats:
-    """e to a power of at most 0, by separate multiplies and adds.
+    """E to a power of at most 0, by separate multiplies and adds.
 
     Of a number below ``EXP_LEAST`` it is 0, and of NaN NaN. Off by at most 2 units in the last place.
 
