@@ -87,13 +87,13 @@ class Admission:
                 another ``step``, or a shared answer.
         """
         granule = self._manager.profile.granule
+        self._manager.check_own(answer)
         self._check_length(answer, tokens)
         if step is not None and (step < granule or step % granule):
             raise ValueError(f"steps of {step} tokens; give a multiple of the granule, {granule}")
         if len(answer.claims) > 1:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:
-            self._manager.check_own(*answer.claims, *(() if answer.plan is None else (answer.plan.claim,)))
             self._manager.unpark()
             given = self._manager.core.room.given
             for way in self._ways(answer, tokens, step):
@@ -110,13 +110,14 @@ class Admission:
         """Try a load once more, by a fresh answer, with what is reserved already; False: it stays as it is, ready.
 
         Raises:
-            Refused: LEASE unless the reservation is ready.
+            Refused: LEASE unless the reservation is ready, and of this admission; for another manager's answer.
             ValueError: the answer is of another prompt: it covers all of this one, or was made for a longer one.
             Exception: of a backend that can't clear what others left in its slots; nothing is reserved any more then.
         """
         manager = self._manager
         with manager.lock:
             self._check(reservation, Stage.READY)
+            manager.check_own(answer)
             self._check_length(answer, reservation.tokens)
             manager.tick()
             way = self._ways(answer, reservation.tokens, reservation.step)[0]
@@ -222,6 +223,7 @@ class Admission:
 
     def bytes_of(self, answer: Answer) -> float:
         """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""
+        self._manager.check_own(answer)
         _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
         return float(sum(amount for name, amount in in_flight.items() if name.startswith("bytes")))
 
@@ -260,6 +262,7 @@ class Admission:
 
     def _ways(self, answer: Answer, tokens: int, step: int | None) -> list[_Way]:
         """From the most that is reused to nothing."""
+        self._manager.check_own(answer)
         now, ways = answer.now // self._manager.profile.granule, []
         compute = self._need(tokens, now, step)
         if (plan := answer.plan) is not None:
@@ -356,7 +359,7 @@ class Admission:
             if refused.refusal not in FOR_ROOM:
                 raise
             return Deferred(refused.refusal, refused.layer, refused.detail)
-        reservation.site = manager.site()
+        reservation.home, reservation.site = self, manager.site()
         manager.reservations[reservation.number] = reservation
         return reservation
 
@@ -479,6 +482,9 @@ class Admission:
             raise ValueError(f"a prompt of {tokens} tokens, and the match was told {answer.plan.tokens}")
 
     def _check(self, reservation: Reservation, *stages: Stage) -> None:
+        if reservation.home is not self:
+            what = f"reservation {reservation.number} was made by another admission"
+            raise Refused(Reason.LEASE, "admission", what)
         if reservation.stage not in stages:
             what = f"reservation {reservation.number} is {reservation.stage}, not {' or '.join(stages)}"
             raise Refused(Reason.LEASE, "admission", what)

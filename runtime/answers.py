@@ -105,7 +105,7 @@ class Claim:
     """One request's side of an answer: its digests, and the handles (slot, generation) that the match saw last.
 
     In every paged kind a granule leaves only after those behind it, so the last granule's handle stands for the whole
-    chain. They mean something to the manager that made them alone, and so does a plan: ``maker`` is its mark.
+    chain. They mean something to the manager that made them alone, and so do plans and answers: ``maker`` is its mark.
     """
 
     digests: list[bytes] = field(repr=False)
@@ -164,6 +164,7 @@ class Answer:
         rebuild: tokens whose indexer keys are missing, or of other entries, while the entries themselves can be read:
             with these keys computed again (``Manager.rebuild_begin``) its end could be reused. None when there are
             none, and where a load would make it longer already.
+        maker: the mark of the manager that answered.
     """
 
     kind: AnswerKind
@@ -178,3 +179,4 @@ class Answer:
     plan: Plan | None = None
     claims: tuple[Claim, ...] = ()
     rebuild: range | None = None
+    maker: object = field(default=None, repr=False, compare=False)

@@ -39,9 +39,9 @@ class Lessor:
 
     def acquire(self, answer: Answer, owner: str, deadline: float | None = None) -> tuple[Lease, ...]:
         """A lease for each request of an answer; all of them or none. See ``Manager.acquire``."""
+        self._manager.check_own(answer)
         if not answer.now or not answer.claims:
             raise Refused(answer.reason or Reason.INTERSECT, "lease", f"{answer.kind}: there is nothing to read")
-        self._manager.check_own(*answer.claims)
         boundary = answer.now // self._manager.profile.granule
         taken: list[tuple[Receipt, bool]] = []
         try:
@@ -108,6 +108,7 @@ class Lessor:
 
     def check_held(self, lease: Lease) -> None:
         """Raise Refused unless a lease of this manager can be read through; needs no lock."""
+        self._check_own(lease)
         if (entry := self.receipts.get(lease.lease_id)) is None:
             raise self._gone(lease)
         entry[0].check_in_time(self._manager.now)
@@ -175,11 +176,14 @@ class Lessor:
 
     def _taken_for(self, lease: Lease) -> Receipt:
         """As ``receipt_of``, whether it is overdue or not."""
-        if lease.manager is not self._manager:
-            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
+        self._check_own(lease)
         if lease.lease_id not in self.receipts:
             raise self._gone(lease)
         return self.receipts[lease.lease_id][0]
+
+    def _check_own(self, lease: Lease) -> None:
+        if lease.manager is not self._manager:
+            raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
 
     def _renewed(self, receipt: Receipt) -> Receipt:
         """What is open under a receipt, which may have been renewed since."""

@@ -79,7 +79,7 @@ class Loader:
                 packed has changed, or LEASE for another manager's plan; nothing has changed then.
         """
         manager, core = self._manager, self._manager.core
-        manager.check_own(plan.claim)
+        manager.check_own(plan)
         if not self._free:
             raise Refused(Reason.BACKPRESSURE, "load", f"{len(self.tickets)} loads are open, as many as there may be")
         spot = core.index.locate(plan.claim.digests, plan.boundary)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, AnswerKind, Claim, Plan, Reason
+from .answers import Answer, AnswerKind, Plan, Reason
 from .audit import Audit, audit
 from .backend import Backend
 from .core import Buffers, Core
@@ -241,11 +241,11 @@ class Manager:
         Raises:
             Refused: LEASE for another manager's answer.
         """
+        self.check_own(answer)
         boundary = answer.now // self.profile.granule
         if not boundary or not answer.claims:
             return answer.kind
         with self.lock:
-            self.check_own(*answer.claims)
             held = all(self.matcher.holds(claim, boundary) for claim in answer.claims)
         return AnswerKind.HIT if held else AnswerKind.STALE
 
@@ -337,16 +337,15 @@ class Manager:
             Refused: POOL_FULL or BACKPRESSURE: not now; CAPACITY: never; STALE where what is packed has changed;
                 LEASE for another manager's plan. Nothing was taken.
             Exception: what the store or the backend raises; nothing is left of the load then.
-            ValueError: the plan names kinds that have no slots: it was made by the manager of another model.
         """
-        self.core.check_kinds(plan.wanted)
+        self.check_own(plan)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
         return self.matcher.match((request,), None, 0, plan.most * self.profile.granule)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
-        self.core.check_kinds(plan.wanted)
+        self.check_own(plan)
         return self.loader.begin(plan, owner)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
@@ -712,9 +711,13 @@ class Manager:
             what = f"keys of {keys.identity!r} at granule {keys.granule}; make them with this manager's keys()"
             raise Refused(Reason.IDENTITY, "pool", what)
 
-    def check_own(self, *claims: Claim) -> None:
-        """Raise Refused (LEASE) for what another manager answered: it means nothing here. The caller holds the lock."""
-        if any(claim.maker is not self.mark for claim in claims):
+    def check_own(self, made: Answer | Plan) -> None:
+        """Raise Refused (LEASE) for what another manager answered, or planned: it means nothing here."""
+        self.lock.check()
+        plan = made if isinstance(made, Plan) else made.plan
+        claims = (*(() if isinstance(made, Plan) else made.claims), *(() if plan is None else (plan.claim,)))
+        answered = isinstance(made, Plan) or made.maker is self.mark
+        if not answered or any(claim.maker is not self.mark for claim in claims):
             what = "the answer, or its plan, was made by another manager; match again, with this one"
             raise Refused(Reason.LEASE, "lease", what)
 

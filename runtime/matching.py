@@ -143,7 +143,7 @@ class Matcher:
         if not cap:
             shortest = min((request.length() for request in requests), default=0)
             detail = f"a prompt of {shortest} tokens holds no granule of A={granule} before its last token"
-            return Answer(AnswerKind.MISS, 0, 0, True, None, Reason.GRANULE, WHOLE_BLOCK, detail, self._absent())
+            return self._nothing(AnswerKind.MISS, Reason.GRANULE, WHOLE_BLOCK, detail)
         wrong = kernel_abi(manager.profile.layouts, asks) if asks is not None else None
         layers.count(KERNEL_ABI, wrong is None)
         if wrong is not None:
@@ -183,7 +183,11 @@ class Matcher:
         )
 
     def _refused(self, reason: Reason, layer: str, detail: str) -> Answer:
-        return Answer(AnswerKind.REJECT, 0, 0, True, None, reason, layer, detail, self._absent())
+        return self._nothing(AnswerKind.REJECT, reason, layer, detail)
+
+    def _nothing(self, kind: AnswerKind, reason: Reason, layer: str, detail: str) -> Answer:
+        """An answer that no cache was asked for."""
+        return Answer(kind, 0, 0, True, None, reason, layer, detail, self._absent(), maker=self._manager.mark)
 
     def boundaries(self, request: Request, draft: int, at_most: int | None) -> npt.NDArray[np.int64]:
         """See ``Manager.boundaries``."""
@@ -428,6 +432,7 @@ class Matcher:
             plan,
             said.claims,
             rebuild,
+            self._manager.mark,
         )
 
 

@@ -67,13 +67,13 @@ class _Missing:
 def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     """Slots for the keys that an answer says are to be rebuilt, or none. See ``Manager.rebuild_begin``."""
     manager.lock.check()
+    manager.check_own(answer)
     if answer.rebuild is None or len(answer.claims) != 1:
         what = "its answer names no indexer keys to compute again; match again"
         raise Refused(answer.reason or Reason.INTERSECT, "rebuild", what)
     (claim,), granule, core = answer.claims, manager.profile.granule, manager.core
     start, stop, now = (tokens // granule for tokens in (answer.rebuild.start, answer.rebuild.stop, answer.now))
     with manager.lock:
-        manager.check_own(claim)
         manager.unpark()
         spot = core.index.locate(claim.digests, stop)
         _check_matched(manager, claim, spot, start, stop, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from .generated import Refusal
 from .lease import Lease
 from .matching import Request
 from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from .admission import Admission
 
 FOR_ROOM = (
     Reason.POOL_FULL, Reason.BACKPRESSURE, Refusal.TOO_MANY_READERS, Refusal.TOO_MANY_HOLDS, Refusal.FULL,
@@ -64,6 +67,7 @@ class Reservation:
     loaded: bool | None = None
     row: int | None = None
     site: str | None = None
+    home: Admission | None = field(default=None, repr=False)  # whose it is
     request: Request | None = field(default=None, repr=False)
     at_most: int = field(default=0, repr=False)  # tokens of it that may be reused
     in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
