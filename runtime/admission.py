@@ -18,11 +18,13 @@ import numpy.typing as npt
 from .answers import Answer, Plan, Reason
 from .errors import Refused
 from .expanding import packed_places
+from .fill import Fill
 from .generated import Refusal
 from .generated.budget import BudgetTable
 from .lease import Done, GivenUp, Lease, still
 from .limits import Limits
 from .matching import Request
+from .rebuilding import begin_rebuild
 from .reservation import FOR_ROOM, Deferred, Rejected, Reservation, Stage
 from .ticket import Ticket
 
@@ -105,6 +107,46 @@ class Admission:
                     return decision
         assert never is not None
         return never
+
+    def rebuild(
+        self, answer: Answer, tokens: int, *, step: int | None = None, owner: str = ""
+    ) -> Fill | Deferred | Rejected:
+        """Reserve what computing the indexer keys needs that an answer misses, or nothing: see ``rebuilding.py``.
+
+        Whoever computes them counts among the requests that have slots until ``leave_rebuild``.
+
+        Args:
+            answer: of one request's match, with a ``rebuild``.
+            tokens: as for ``admit``, for which the request asks afterwards; who could never be admitted is rejected.
+            step: the same.
+            owner: who asks.
+
+        Raises:
+            Refused: STALE when what was matched is gone: match again. LEASE for another manager's answer. Nothing was
+                taken.
+        """
+        with self._manager.lock:
+            never = [self._never(way, tokens) for way in self._ways(answer, tokens, step)]
+            if all(never):
+                assert never[-1] is not None
+                return never[-1]
+            given = self._manager.core.room.given
+            try:
+                self._take({"requests": 1})
+                try:
+                    return begin_rebuild(self._manager, answer, owner)
+                except BaseException:
+                    self.leave_rebuild()
+                    raise
+            except Refused as refused:
+                if refused.refusal not in FOR_ROOM:
+                    raise
+                self._manager.core.room.given = given  # what it took and gave back is no news
+                return Deferred(refused.refusal, refused.layer, refused.detail)
+
+    def leave_rebuild(self) -> None:
+        """A rebuild has ended, well or badly. The caller holds the manager's lock."""
+        self._give_back({"requests": 1})
 
     def reload(self, reservation: Reservation, answer: Answer) -> bool:
         """Try a load once more, by a fresh answer, with what is reserved already; False: it stays as it is, ready.

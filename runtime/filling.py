@@ -124,11 +124,20 @@ class Filler:
             done = still(done)
             if fill.rebuild is not None:
                 self._manager.tick()
-                forget(self._manager.core, fill, fill.rebuild)
-            del self.fills[fill.fill_id]
-            fill.close()
-            self._manager.give_up(GivenUp(fill.slots, fill.generations), done)
-            self._end_rebuild(fill, done)
+            self.abandon_now(fill, done)
+
+    def abandon_now(self, fill: Fill, done: Done | None) -> None:
+        """The same of an open fill; the caller holds the lock, and has asked clock and device."""
+        if fill.rebuild is not None:
+            forget(self._manager.core, fill, fill.rebuild)
+        del self.fills[fill.fill_id]
+        fill.close()
+        self._manager.give_up(GivenUp(fill.slots, fill.generations), done)
+        self._end_rebuild(fill, done)
+
+    def is_void(self, fill: Fill) -> bool:
+        """Whether the memory that a fill was given is gone."""
+        return fill.fill_id <= self._voided
 
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
@@ -136,7 +145,7 @@ class Filler:
         if fill.manager is not self._manager:
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
         if self.fills.get(fill.fill_id) is not fill:
-            if fill.fill_id <= self._voided:
+            if self.is_void(fill):
                 what = f"fill {fill.fill_id} was given before the memory was allocated anew"
                 raise Refused(Reason.STALE, "publish", what)
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was published or abandoned already")

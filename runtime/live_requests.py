@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .admission import Reservation
 from .answers import Reason
 from .errors import Broken, Refused
+from .fill import Fill
 from .generated import Refusal
 from .generated.queued import QueuedQueue, QueuedState, QueuedTable
 from .keys import Keys
@@ -36,25 +37,30 @@ class Work:
 
     Attributes:
         live: the request.
-        row: of the request table.
-        start: first token to compute; what lies before it is in the row already.
+        row: of the request table; None where indexer keys are rebuilt: the request has no row yet.
+        start: first token to compute; what lies before it is in the row already, or leased for the rebuild.
         stop: token after the last one.
         replay: tokens before ``start`` to compute again first, with the cached entries frozen; None: none.
         exact: whether what lies before ``start`` is the very state of a cold run.
         waited: time from arrival until now, in the scheduler's clock.
+        rebuild: slots for the indexer keys of ``rebuild.places``, all that is to be written of these tokens: their
+            entries stay. ``rebuild.rebuild.lease`` has what is read. ``Scheduler.publish`` the request once the device
+            has written them; it goes on only then. None: the row is written.
     """
 
     live: Live
-    row: int
+    row: int | None
     start: int
     stop: int
     replay: range | None
     exact: bool
     waited: float
+    rebuild: Fill | None = None
 
     def __repr__(self) -> str:
         again = "" if self.replay is None else f" after a replay of [{self.replay.start}, {self.replay.stop})"
-        return f"<Work: tokens [{self.start}, {self.stop}) of request {self.live.number} in row {self.row}{again}>"
+        where = "for its keys" if self.row is None else f"in row {self.row}"
+        return f"<Work: tokens [{self.start}, {self.stop}) of request {self.live.number} {where}{again}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,11 @@ class Live:
         owner: who asked.
         since: when it came, or was preempted.
         attempts: times that a load of it which failed is tried again.
-        begun: its first work of all; or Refused, with the reason that it was rejected for; cancelled when given up.
-        fault: what a load of it raised last, or why it ended before it had all its tokens.
+        begun: the first work of its row; or Refused, with the reason that it was rejected for; cancelled when given up.
+        fault: what a load of it raised last, why its keys could not be published, or why it ended before it had all its
+            tokens.
+        rebuild: indexer keys that it computes before it begins.
+        rebuilt: tokens as far as rebuilds of it have come since it came or was preempted.
         incarnation: of its row; the row is its own for as long as that is the row's.
         lacked: turns that it wasn't granted for want of room, since it came or was preempted.
         home: of which scheduler it is.
@@ -104,11 +113,13 @@ class Live:
     reservation: Reservation | None = None
     loading: Ticket | None = None  # its own load
     joined: Ticket | None = None  # another's load that it waits for
+    rebuild: Fill | None = None
+    rebuilt: int = 0
     row: int | None = None
     incarnation: int = 0
     lacked: int = 0
     seen: int = 0  # tokens that its row was known to have last
-    owed: int = 0  # of these, those of work that was granted and that the engine doesn't know of yet
+    owed: int = 0  # tokens of work that was granted and that the engine doesn't know of yet, in its row or for its keys
     behind: tuple[tuple[Live, int, int], ...] = ()  # who ran, in which row and incarnation, when it gave room back
 
     @property
@@ -268,7 +279,7 @@ class LiveRequests:
         self.fire("preempt", live, where=queue)
         live.known = live.tokens
         self._let_go(live)
-        live.seen, live.lacked, live.since = 0, 0, self._clock()
+        live.seen, live.lacked, live.rebuilt, live.since = 0, 0, 0, self._clock()
         self.tally.preempted += 1
         self.put(live, queue, cost, holds=False)
 
@@ -290,5 +301,6 @@ class LiveRequests:
 
     def _let_go(self, live: Live) -> None:
         live.reservation, live.loading, live.row, live.behind = None, None, None, ()
+        live.rebuild = None
         live.owed = 0
         self.granted = [work for work in self.granted if work.live is not live]

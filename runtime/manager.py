@@ -397,7 +397,8 @@ class Manager:
             Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or CAPACITY without
                 room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
         """
-        return begin_rebuild(self, answer, owner)
+        with self.lock:
+            return begin_rebuild(self, answer, owner)
 
     def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:
         """Seal a fill and let others find it, all kinds at once; what the index holds already stays, and ours is freed.

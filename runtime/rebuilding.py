@@ -4,7 +4,7 @@ Keys are missing behind entries when they were evicted by themselves, and are st
 another version. A rebuilding is a fill of keys alone, under a lease on all that they are computed from: every entry up
 to its end, the keys that are good, and tail and window of the boundary at which computing can go on. Stale keys that
 nobody reads are rebuilt where they lie, in slots that the index finds already; the others go into new ones.
-Callers hold the manager's lock, except of ``begin_rebuild``.
+Callers hold the manager's lock.
 """
 
 from __future__ import annotations
@@ -66,40 +66,39 @@ class _Missing:
 
 def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     """Slots for the keys that an answer says are to be rebuilt, or none. See ``Manager.rebuild_begin``."""
-    manager.lock.check()
     manager.check_own(answer)
     if answer.rebuild is None or len(answer.claims) != 1:
         what = "its answer names no indexer keys to compute again; match again"
         raise Refused(answer.reason or Reason.INTERSECT, "rebuild", what)
     (claim,), granule, core = answer.claims, manager.profile.granule, manager.core
     start, stop, now = (tokens // granule for tokens in (answer.rebuild.start, answer.rebuild.stop, answer.now))
-    with manager.lock:
-        manager.unpark()
-        spot = core.index.locate(claim.digests, stop)
-        _check_matched(manager, claim, spot, start, stop, now)
-        missing, good = _missing(core, spot, start, stop)
-        receipt = _pin(manager, claim, owner, spot, stop, now, good)
-        try:
-            missing, slots = _take(manager, claim.salt, spot, missing)
-        except BaseException:
-            manager.give_up(receipt, None)
-            raise
-        pool, old = core.pools[KEYS], slots[missing.in_place]
-        pool.must("rebuild_begin", old, "rebuild", expected=pool.generations(old))
-        lossy = _lossy(core, receipt, good, stop) | (answer.replay is not None)
-        exact = answer.replay is None and not core.is_lossy(receipt.slots)
-        held = {kind: leased.astype(np.int32) for kind, leased in receipt.slots.items()}
-        lease = Lease(manager, receipt.lease_id, owner, answer.now, exact, answer.replay, held)
-        manager.receipts[receipt.lease_id] = receipt, weakref.ref(lease)
-        wanted = lossy[missing.places]
-        fill = Fill(
-            manager, manager.number(), owner, manager.epoch, claim.digests, claim.salt, (start, stop), {KEYS: slots},
-            {KEYS: missing.places}, {KEYS: pool.generations(slots)},
-            None if manager.store is None else manager.store.epoch, bool(wanted.any()), lease.lease_id, manager.site(),
-            Rebuild(lease, receipt, good, missing.in_place, wanted),
-        )  # fmt: skip
-        manager.fills[fill.fill_id] = fill
-        return fill
+    manager.unpark()
+    store_epoch = None if manager.store is None else manager.store.epoch  # asked before anything is taken
+    spot = core.index.locate(claim.digests, stop)
+    _check_matched(manager, claim, spot, start, stop, now)
+    missing, good = _missing(core, spot, start, stop)
+    receipt = _pin(manager, claim, owner, spot, stop, now, good)
+    try:
+        missing, slots = _take(manager, claim.salt, spot, missing)
+    except BaseException:
+        manager.give_up(receipt, None)
+        raise
+    pool, old = core.pools[KEYS], slots[missing.in_place]
+    pool.must("rebuild_begin", old, "rebuild", expected=pool.generations(old))
+    lossy = _lossy(core, receipt, good, stop) | (answer.replay is not None)
+    exact = answer.replay is None and not core.is_lossy(receipt.slots)
+    held = {kind: leased.astype(np.int32) for kind, leased in receipt.slots.items()}
+    lease = Lease(manager, receipt.lease_id, owner, answer.now, exact, answer.replay, held)
+    manager.receipts[receipt.lease_id] = receipt, weakref.ref(lease)
+    wanted = lossy[missing.places]
+    fill = Fill(
+        manager, manager.number(), owner, manager.epoch, claim.digests, claim.salt, (start, stop), {KEYS: slots},
+        {KEYS: missing.places}, {KEYS: pool.generations(slots)},
+        store_epoch, bool(wanted.any()), lease.lease_id, manager.site(),
+        Rebuild(lease, receipt, good, missing.in_place, wanted),
+    )  # fmt: skip
+    manager.fills[fill.fill_id] = fill
+    return fill
 
 
 def check_entries(core: Core, fill: Fill, rebuild: Rebuild) -> None:

@@ -8,7 +8,7 @@ which queue, its word says (``live_requests.py``); how it gets its turns, ``turn
 
 The engine computes what a ``Work`` says, and then:
 
-    publish    others find the whole granules of a running request
+    publish    others find the whole granules of a running request, or the indexer keys that one has computed
     decode     a token for each of some running requests; where there is no room, the youngest go back to wait
     propose    room for drafts of some running requests; accept some of them, or reject, before they are stepped again
     rollback   a running request goes on from fewer tokens
@@ -16,6 +16,9 @@ The engine computes what a ``Work`` says, and then:
     preempt    a request goes back to wait, and begins again where the cache still knows it; before the engine sleeps,
                ``preempt_all``, so that nobody holds memory that goes away
     cancel     at any moment, from any thread; never waits for a transfer
+
+A ``Work`` without a row computes indexer keys that the cache lacks, before its request begins (``key_rebuilds.py``):
+``publish`` the request once they are written. Until then it waits for the engine, and does not run.
 
 Who goes back has its whole granules published, so an engine has launched what ``schedule`` returned before it decodes,
 preempts or schedules again; what it can't launch it cancels. Work that ``schedule`` granted and has not returned yet
@@ -43,6 +46,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from .admission import Admission, Limits, Stage
 from .errors import Poisoned
 from .generated.queued import QueuedState, QueuedTable
+from .key_rebuilds import KeyRebuilds
 from .keys import Keys
 from .lease import Done, still
 from .live_requests import Live, LiveRequests, Stepped, Work
@@ -139,9 +143,11 @@ class Scheduler:
         manager.watch_room(wake)
         self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock())
         self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
+        self._rebuilds = KeyRebuilds(manager, self.admission, self._requests, chunk, clock, wake)
         self._turns = Turns(
-            manager, self.admission, self._requests, self._running, self._workers, budgets, chunk, clock, wake
-        )
+            manager, self.admission, self._requests, self._running, self._rebuilds, self._workers,
+            budgets, chunk, clock, wake,
+        )  # fmt: skip
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
@@ -261,6 +267,7 @@ class Scheduler:
         self._changed.clear()
         if self._requests.granted:  # the last round was broken off; this lets go of what went with its row since
             self._running.begin_round()
+            self._rebuilds.notice()
         if self._requests.granted:
             self._changed.set()
         else:
@@ -269,7 +276,7 @@ class Scheduler:
             work = self._requests.hand_out()
         for one in work:
             begun = one.live.begun
-            if not begun.done() and begun.set_running_or_notify_cancel():
+            if one.row is not None and not begun.done() and begun.set_running_or_notify_cancel():
                 with suppress(InvalidStateError):  # it was told of poison just now
                     begun.set_result(one)
         if not work:
@@ -294,17 +301,23 @@ class Scheduler:
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.
 
+        Of a request that computes indexer keys these are published, which must be written by then; it waits again, and
+        shares nothing. Where their entries are gone they are given up: ``live.fault`` says so, and nothing is raised.
         Nothing happens, and 0 is returned, where it was given up meanwhile, or has lost its row.
 
         Args:
             live: the request; what its keys don't reach yet isn't published.
-            done: as for ``RequestTable.publish``.
+            done: as for ``RequestTable.publish``; not for keys.
 
         Raises:
             Refused: GAP or EPOCH, see there; the request runs on, and shares what it did.
             ValueError: it waits.
+            Exception: of keys what the backend, the clock or a store raises; see ``key_rebuilds.py``.
         """
         self._requests.check(live)
+        if live.rebuild is not None:
+            self._rebuilds.publish(live)
+            return 0
         return self._running.publish(live, done)
 
     @_tells
@@ -414,7 +427,16 @@ class Scheduler:
             ValueError: it waits.
         """
         self._requests.check(live)
-        self._running.preempt(live, done)
+        with self.manager.lock:
+            rebuilds = live.rebuild is not None
+            if rebuilds:
+                done = still(done)
+                self.manager.tick()
+                self._put_back(live, done)
+        if rebuilds:
+            self._changed.set()
+        else:
+            self._running.preempt(live, done)
 
     @_tells
     def preempt_all(self, *, done: Done | None = None) -> bool:
@@ -499,7 +521,7 @@ class Scheduler:
         if state is QueuedState.ADMITTED:  # no worker has begun, and none will
             self._requests.fire("begin", live)
             self._requests.fire("ended", live, ok=False, most=0, where=Queue.RESIDENT)
-        if state in (QueuedState.ADMITTED, QueuedState.READY):
+        if state in (QueuedState.REBUILDING, QueuedState.ADMITTED, QueuedState.READY):
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
         return tickets
 
@@ -509,6 +531,7 @@ class Scheduler:
         tickets = [joined, None if reservation is None else reservation.ticket]
         if joined is not None:
             joined.leave(live.owner)
+        self._rebuilds.give_up(live, done)
         if reservation is not None and reservation.stage is not Stage.ENDED:
             self.admission.cancel_now(reservation, done)
         return [ticket for ticket in tickets if ticket is not None]

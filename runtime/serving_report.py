@@ -16,7 +16,8 @@ class QueueReport:
 
     Attributes:
         depth: requests that wait in it now.
-        admitted: requests that were admitted from it; one that was preempted since is counted again.
+        admitted: requests that were admitted from it; one that was preempted since is counted again. In the indexer
+            queue those too that were given keys to compute there, and are admitted from another queue afterwards.
         waited: how long these waited for that together, each since it came or was preempted, in units of the
             scheduler's clock (seconds by default).
         longest: the longest of these waits, in the same units; 0 where nobody was admitted.
@@ -47,6 +48,8 @@ class Report:
         loads: loads that were begun.
         loads_again: those of these that were another try of one that had failed.
         loads_failed: loads that ended without all their bytes.
+        rebuilds: times that missing indexer keys were given out to be computed before a request began.
+        rebuilds_failed: those of these whose keys could not be published any more.
     """
 
     queues: Mapping[Queue, QueueReport]
@@ -63,6 +66,8 @@ class Report:
     loads: int
     loads_again: int
     loads_failed: int
+    rebuilds: int
+    rebuilds_failed: int
 
 
 @dataclass(slots=True)
@@ -78,6 +83,8 @@ class Tally:
     loads: int = 0
     loads_again: int = 0
     loads_failed: int = 0
+    rebuilds: int = 0
+    rebuilds_failed: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     deferred: Counter[str] = field(default_factory=Counter)
     _admitted: Counter[Queue] = field(default_factory=Counter)
@@ -103,4 +110,5 @@ class Tally:
             self.arrived, self.finished, self.cut_short, self.cancelled,
             MappingProxyType(dict(self.rejected)), MappingProxyType(dict(self.deferred)),
             self.preempted, self.voided, self.loads, self.loads_again, self.loads_failed,
+            self.rebuilds, self.rebuilds_failed,
         )  # fmt: skip

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from .admission import Admission, Deferred, Rejected, Reservation, Stage
 from .answers import Answer, AnswerKind, Reason
 from .errors import Refused
+from .fill import Fill
 from .generated.queued import QueuedState
+from .key_rebuilds import KeyRebuilds
 from .live_requests import Live, LiveRequests, Work
 from .load_workers import LoadWorkers
 from .queues import Queue, queue_of
@@ -43,6 +45,7 @@ class Turns:
         admission: who may begin.
         requests: who waits, and where.
         running: those who have begun.
+        rebuilds: those who compute keys before they begin.
         workers: move the bytes of those who need a transfer.
         budgets: what may be granted in one round, by queue, in the units of ``Queue.spends``.
         chunk: tokens of a prompt that one step computes at most; None: all of it.
@@ -56,6 +59,7 @@ class Turns:
         admission: Admission,
         requests: LiveRequests,
         running: RunningRows,
+        rebuilds: KeyRebuilds,
         workers: LoadWorkers,
         budgets: Mapping[Queue, float],
         chunk: int | None,
@@ -63,7 +67,7 @@ class Turns:
         changed: Callable[[], None],
     ) -> None:
         self._manager, self._admission, self._requests = manager, admission, requests
-        self._running, self._workers = running, workers
+        self._running, self._rebuilds, self._workers = running, rebuilds, workers
         self._budgets, self._chunk = dict(budgets), chunk
         self._clock, self._changed = clock, changed
         self._starving: list[Live] = []  # have lacked room too often, the first of them first
@@ -77,6 +81,7 @@ class Turns:
             Exception: what a store or a device query raised; what was granted by then stays granted.
         """
         self._running.begin_round()
+        self._rebuilds.notice()
         self._claimant, self._stopped = None, ()
         self._grant(holders=True)
         if not self._running.stops:
@@ -84,10 +89,12 @@ class Turns:
                 self._claimant = self._first_starving()
             self._grant(holders=False)
 
-    def cost(self, answer: Answer, tokens: int, queue: Queue) -> float:
-        """What a turn spends of its queue's budget. The caller holds the lock."""
+    def cost(self, answer: Answer, tokens: int, queue: Queue, rebuilt: int = 0) -> float:
+        """What a turn spends of its queue's budget; ``rebuilt`` is that of ``Live``. The caller holds the lock."""
         if queue in TRANSFERS:
             return self._admission.bytes_of(answer)
+        if queue is Queue.INDEXER and (keys := self._rebuilds.wanted(answer, rebuilt)) is not None:
+            return self._rebuilds.cost(answer, keys)
         rest = self._admission.step_stop(tokens, answer.now, self._chunk) - answer.now
         return float(rest + len(answer.replay or ()))
 
@@ -149,10 +156,12 @@ class Turns:
                 if live is not self._claimant:
                     return
                 queue = where
-            decision: Reservation | Deferred | Rejected
+            decision: Reservation | Fill | Deferred | Rejected
             try:
                 if self._lets_pass(live):
                     decision = Deferred(Reason.POOL_FULL, "scheduler", "it has given room back to those who run")
+                elif queue is Queue.INDEXER and self._rebuilds.wanted(answer, live.rebuilt) is not None:
+                    decision = self._rebuilds.begin(live, answer)
                 else:
                     decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
             except Refused as refused:
@@ -163,6 +172,8 @@ class Turns:
                 self._reject(live, decision)
             elif isinstance(decision, Reservation):
                 self._admit(live, decision, queue)
+            elif isinstance(decision, Fill):
+                self._rebuilds.granted(live, decision)
             else:
                 self._defer(live, decision, answer, queue)
             return
@@ -178,7 +189,8 @@ class Turns:
         """It misses something else by now."""
         with self._manager.lock:
             if self._requests.refusal("route", live, where=where) is None:
-                self._requests.put(live, where, self.cost(answer, live.tokens, where), holds=False)
+                cost = self.cost(answer, live.tokens, where, live.rebuilt)
+                self._requests.put(live, where, cost, holds=False)
         self._changed()
 
     def _defer(self, live: Live, decision: Deferred, answer: Answer, queue: Queue) -> None:

@@ -71,6 +71,7 @@ def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
         "costs": asdict(rules.costs),
         "steps": tally.steps,
         "computed_tokens": tally.computed_tokens,
+        "rebuilt_tokens": tally.rebuilt_tokens,
         "rejections": [asdict(one) for one in tally.rejected],
         "audits": tally.audits,
         "violations": [{"text": text, "times": times} for text, times in tally.violations.items()],
@@ -116,6 +117,8 @@ def text(setting: Setting, tally: Tally) -> list[str]:
     ]  # fmt: skip
     if tally.boundaries_lost:
         lines.append(f"  not kept     window and tail at {tally.boundaries_lost:,} boundaries: no room")
+    if tally.rebuilt_tokens:
+        lines.append(f"  rebuilt      indexer keys of {tally.rebuilt_tokens:,} tokens, whose entries stayed")
     if tally.packed_granules:
         lines.append(f"  packed       {tally.packed_granules:,} granules")
     lines.append(

@@ -231,6 +231,9 @@ class Replay:
         """Look at what a request goes on from, write what it computes, and count what it reuses, once in its life."""
         run = self._runs[work.live.number]
         tags = tags_of(run.keys)
+        if work.row is None:
+            self._rebuild(work, run, tags)
+            return
         if run.row is None:
             for text in self._tagger.check_begun(work.row, work.start, tags):
                 self._violated(f"{text} (line {run.course.asked.line})")
@@ -245,6 +248,16 @@ class Replay:
         self._count(run.course.asked, run.answer or reservation.answer, work.start)
         if self.rules.audit_every and self.tally.begun % self.rules.audit_every == 0:
             self.audit()
+
+    def _rebuild(self, work: Work, run: _Run, tags: Any) -> None:
+        """Indexer keys are computed before a request begins: look at what they are computed from, and write them."""
+        fill = work.rebuild
+        assert fill is not None and fill.rebuild is not None
+        for text in self._tagger.check_leased(fill.rebuild, work.stop, tags):
+            self._violated(f"{text} (line {run.course.asked.line}, for its keys)")
+        for kind, slots in fill.slots.items():
+            self._tagger.write(kind, slots, fill.places[kind], tags)
+            self.tally.rebuilt_tokens += len(slots) * self.manager.profile.granule
 
     def _count(self, asked: Asked, answer: Answer, reused: int) -> None:
         """What a request could reuse by its answer, and what it did."""
@@ -269,6 +282,9 @@ class Replay:
         """A piece of a prompt is there: others find it from now on."""
         run, granule = self._runs[work.live.number], self.manager.profile.granule
         with self._timed():
+            if work.row is None:
+                self.scheduler.publish(work.live)
+                return
             self.manager.requests.publish(work.row, run.keys)
         if self._trailing:
             self._keep_boundaries(run.keys, work.start // granule, work.stop, tags_of(run.keys))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...runtime.keys import Keys
 from ...runtime.manager import Manager
+from ...runtime.rebuilding import ENTRIES, KEYS, Rebuild
 from .replay_pools import TAG_BYTES
 
 Tags = npt.NDArray[np.uint8]
@@ -90,6 +91,13 @@ class Tagger:
                 slots, blocks = slots[ours], blocks[ours]
             wrong += self._differing("swa_window", slots, blocks, tags)
         return wrong
+
+    def check_leased(self, rebuild: Rebuild, stop: int, tags: Tags) -> list[str]:
+        """The same of what indexer keys before token ``stop`` are computed from."""
+        slots, boundary = rebuild.lease.slots, rebuild.lease.length // self._manager.profile.granule
+        paged = {ENTRIES: np.arange(stop // self._manager.profile.granule), KEYS: rebuild.key_places}
+        wrong = [text for kind, places in paged.items() for text in self._differing(kind, slots[kind], places, tags)]
+        return wrong + self.check({kind: held for kind, held in slots.items() if kind not in paged}, boundary, tags)
 
     def _granules(self, kind: str, places: Numbers) -> Numbers:
         """The granule whose prefix a place belongs to."""

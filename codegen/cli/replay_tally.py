@@ -113,8 +113,8 @@ class Tally:
     ``alone`` is what each kind could have served by itself, the store's help included; ``tiers`` where the slowest
     object of what was reused lay when it was first looked for, and ``tiers_of`` where each kind's did: all of them sum
     up to ``reused_tokens``. ``verdicts`` of each kind, and of the store, sum up to ``begun``. ``deferred`` had to wait
-    for room at least once. ``boundaries_lost`` were not kept for want of room. ``violations`` by their text: how often.
-    ``now`` and ``begin`` are virtual milliseconds.
+    for room at least once. Of ``rebuilt_tokens`` indexer keys alone were computed. ``boundaries_lost`` were not kept
+    for want of room. ``violations`` by their text: how often. ``now`` and ``begin`` are virtual milliseconds.
     """
 
     begun: int = 0
@@ -122,6 +122,7 @@ class Tally:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     computed_tokens: int = 0
+    rebuilt_tokens: int = 0
     decoded_tokens: int = 0
     alone: Counter[str] = field(default_factory=Counter)
     verdicts: dict[str, Counter[str]] = field(default_factory=dict)

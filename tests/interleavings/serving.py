@@ -227,8 +227,13 @@ class Serving:
 
     def compute(self, work: Work) -> None:
         """What the engine's step leaves in the row; it looks at what it reads, and knows its slots from the start."""
-        live, requests = work.live, self._world.manager.requests
-        if live.row == work.row:
+        live, requests, fill = work.live, self._world.manager.requests, work.rebuild
+        if fill is not None:
+            for part in range(2):
+                self._world.scheduler.switch("keys are written")
+                for kind, places in fill.places.items():
+                    self._world.write(live.keys, kind, places.tolist(), fill.slots[kind], part)
+        elif work.row is not None and live.row == work.row:
             start = int(requests.shared_tokens([work.row])[0])
             self.compute_row(live.keys, work.row, max(start, work.start))
 

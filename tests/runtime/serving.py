@@ -194,6 +194,8 @@ def faults(scheduler: Scheduler) -> list[str]:
             found.append(f"S26: request {number} waits in another queue than its word says")
         if state is QueuedState.LOADING and (live.reservation is None or live.reservation.ticket is None):
             found.append(f"S26: request {number} loads without a ticket")
+        if (live.rebuild is not None) is not (state is QueuedState.REBUILDING):
+            found.append(f"S26: request {number} is {state}, and rebuilds {live.rebuild}")
         if (live.row is not None) is not (state is QueuedState.RUNNING):
             found.append(f"S26: request {number} is {state} in row {live.row}")
         if (live.joined is not None) and live.joined.ended:
@@ -251,7 +253,7 @@ class Engine:
         work = scheduler.schedule()
         self.work += work
         for one in work:
-            if self.publish:
+            if self.publish or one.rebuild is not None:
                 self._publish(one.live)
         running = [live for live in list(scheduler.live.values()) if live.row is not None]
         done = [live for live in running if live.computed >= live.tokens]

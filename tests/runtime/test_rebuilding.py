@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvfsm.kernels.reference import NumpyBackend
-from kvfsm.runtime.answers import Answer, AnswerKind, Plan
+from kvfsm.runtime.answers import AnswerKind
 from kvfsm.runtime.core import Core
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -19,98 +18,26 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.queues import Queue, queue_of
-from kvfsm.runtime.rebuilding import Rebuild
-from kvfsm.runtime.scheduler import Scheduler
-from kvfsm.runtime.table import Fired
 
-from .serving import ByHand, Shelf
-
-V4, V32 = PROFILES["tiny_deepseek_v4"], PROFILES["tiny_deepseek_v32"]
-KV, KEYS = "compressed_kv", "indexer_state"
-BOTH = pytest.mark.parametrize("profile", [V4, V32], ids=lambda profile: profile.name)
-
-
-class Events:
-    """Counts of applied events of the indexer's slots."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, int] = {}
-
-    def __call__(self, fired: Fired) -> None:
-        if fired.machine == KEYS and not fired.codes.any():
-            self.seen[fired.event] = self.seen.get(fired.event, 0) + len(fired.codes)
-
-
-def make(profile: Profile = V4, slots: int = 16, **options: object) -> Manager:
-    return Manager(profile, dict.fromkeys(profile.kinds, slots), NumpyBackend(), **options)  # type: ignore[arg-type]
-
-
-def prompt(manager: Manager, granules: int, seed: int = 1, shared: int = 0) -> Keys:
-    a = manager.profile.granule
-    tokens = np.random.default_rng(seed).integers(0, 256, granules * a + 1)
-    tokens[: shared * a] = 7
-    return manager.keys(tokens)
-
-
-def put(manager: Manager, keys: Keys, start: int, stop: int) -> None:
-    for granule in range(start, stop):
-        fill = manager.reserve(keys, granule, granule + 1)
-        for kind in fill.kinds:
-            mark(manager, fill, kind)
-        manager.publish(fill)
-
-
-def mark(manager: Manager, fill: Fill, kind: str = KEYS, by: int = 0) -> None:
-    """Every byte of a slot says which place it is of."""
-    for part in manager.profile.layouts[kind].parts:
-        fill.view(kind, part.name, part.layer)[:] = (fill.places[kind] + 1 + by).astype(np.uint8)[:, None, None]
-
-
-def decoded(manager: Manager, keys: Keys, granules: int) -> None:
-    """Publish a chain whose entries came in many batches, so that their version is another than a prefill's."""
-    a = manager.profile.granule
-    row = manager.requests.admit(a - 1)
-    for granule in range(granules):
-        manager.requests.extend(row, 1)
-        manager.requests.publish(row, keys)
-        if granule + 1 < granules:
-            manager.requests.extend(row, 1)
-            manager.requests.extend(row, a - 2)
-    manager.requests.finish(row)
-
-
-def behind(manager: Manager, keys: Keys, granules: int) -> None:
-    """Make the keys of a chain stale: its entries go by themselves, and come back at another version."""
-    decoded(manager, keys, granules)
-    assert manager.evict(KV, granules) == granules
-    fill = manager.reserve(keys, 0, granules, kinds=(KV,))
-    mark(manager, fill, KV)
-    manager.publish(fill)
-    audited(manager)
-
-
-def basis(fill: Fill) -> Rebuild:
-    assert fill.rebuild is not None
-    return fill.rebuild
-
-
-def planned(answer: Answer) -> Plan:
-    assert answer.plan is not None
-    return answer.plan
-
-
-def audited(manager: Manager) -> None:
-    assert manager.audit().violations == ()
-
-
-def states(manager: Manager, kind: str = KEYS) -> dict[str, int]:
-    return {state: count for state, count in manager.audit().counts[kind].items() if count and state != "free"}
-
-
-def keys_read(manager: Manager, answer: Answer) -> list[int]:
-    part = manager.profile.layouts[KEYS].parts[0]
-    with manager.acquire(answer) as lease:
-        return lease.view(KEYS, part.name, part.layer)[:, 0, 0].tolist()
+from .indexer_keys import (
+    BOTH,
+    KEYS,
+    KV,
+    V4,
+    Events,
+    audited,
+    basis,
+    behind,
+    decoded,
+    keys_read,
+    make,
+    mark,
+    planned,
+    prompt,
+    put,
+    states,
+)
+from .serving import Shelf
 
 
 @BOTH
@@ -578,45 +505,6 @@ def test_a_lease_that_is_given_back_early_protects_nothing() -> None:
     with pytest.raises(Refused, match="STALE"):
         manager.publish(fill)
     manager.abandon(fill)
-    audited(manager)
-
-
-# ---- requests that wait ---------------------------------------------------------------------------------------------
-
-
-def test_a_request_without_keys_waits_for_its_turn_and_leaves_all_keys_behind() -> None:
-    """It computes from where both are valid; of what it publishes the entries that were there stay."""
-    manager = make(slots=24)
-    keys = prompt(manager, 5)
-    put(manager, keys, 0, 5)
-    manager.evict(KEYS, 3)
-    entries = manager.core.pools[KV].in_state(np.arange(24), "resident")
-    scheduler = Scheduler(manager, ByHand(), budgets={Queue.INDEXER: 1.0})
-    live = scheduler.submit(keys)
-    assert scheduler.where(live) is Queue.INDEXER
-    assert scheduler.queues.cost(live.number) == 3 * V4.granule
-    (work,) = scheduler.schedule()
-    assert (work.start, work.stop) == (2 * V4.granule, 5 * V4.granule)  # where tail and window can be kept
-    scheduler.publish(live)
-    (work,) = scheduler.schedule()
-    assert (work.start, work.stop) == (5 * V4.granule, keys.tokens)
-    scheduler.finish(live)
-    assert np.array_equal(manager.core.pools[KV].in_state(np.arange(24), "resident"), entries)
-    assert manager.match(keys).now == 5 * V4.granule
-    audited(manager)
-
-
-def test_one_whose_keys_were_rebuilt_meanwhile_has_nothing_outstanding() -> None:
-    manager = make(slots=24)
-    keys = prompt(manager, 5)
-    put(manager, keys, 0, 5)
-    manager.evict(KEYS, 3)
-    scheduler = Scheduler(manager, ByHand())
-    live = scheduler.submit(keys)
-    manager.publish(manager.rebuild_begin(manager.match(keys)))
-    (work,) = [work for _ in range(2) for work in scheduler.schedule()]
-    assert (work.live, work.start) == (live, 5 * V4.granule)
-    scheduler.finish(live)
     audited(manager)
 
 
