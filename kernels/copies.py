@@ -1,0 +1,492 @@
+"""Bytes of slots from and to contiguous memory: gather, scatter, scrub, window_gather, indexer_gather.
+
+References copy the same bytes and refuse the same entries as ``cuda/copies.cu``. What a caller of a checked copy may
+rely on, whatever other streams do to the words meanwhile, as long as who takes a slot anew changes its word before its
+bytes (every ``take`` and ``load_begin`` raises the generation):
+
+    refusals[i] == 0   all bytes of entry i are those of the slot in the expected generation
+    refusals[i] != 0   the output of entry i is not to be used. Strip by strip it holds what it held before, zeros, or
+                       bytes of the expected generation, and never those of another owner. Where the entry was refused
+                       all along, as in the references, it holds what it held before
+
+``scatter`` and ``scrub`` look once, before they write: a slot is its writer's until the writer gives it up. The look
+turns away a launch that comes too late, and is no lock.
+
+Floors in the docstrings are bytes read and written at 4.3 TB/s, which an H200 moves; below 10 MB the launch itself
+takes longer. Beside the bytes, each strip of 8 KiB reads its slot number, generation and refusal (9 bytes) and looks at
+its word twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks, require_bytes
+from .reading import CHECK, HEADERS, Check, check_values, in_use, touchable
+
+Bytes = npt.NDArray[np.uint8]
+Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
+Arrays = Check[npt.NDArray[Any]]
+Pointers = Check[Pointer]
+
+STRIP_BYTES = 8192
+"""What a warp copies between its two looks at a word: ``kStripBytes``."""
+
+WARPS = 8
+"""Of a block."""
+
+_ARENA = (
+    Argument("arena", "const u8*", "uint8 [slots, stride], from the first byte that is read", alignment=16),
+    Argument("stride", "u64", "bytes from one slot to the next"),
+    Argument("slots", "u32", "slots of the arena"),
+)
+_WRITTEN = (
+    Argument("arena", "u8*", "uint8 [slots, stride], from the first byte that is written", alignment=16),
+    *_ARENA[1:],
+)
+_ENTRIES = (
+    Argument("ids", "const i32*", "int32 [most], slots"),
+    Argument("live", "const i64*", "int64 [1], entries in use; None: all", nullable=True),
+    Argument("most", "u32", "entries"),
+    Argument("bytes", "u32", "of a slot that are copied, a multiple of 16"),
+)
+
+GATHER = Kernel(
+    "gather",
+    "copies.cu",
+    (*_ARENA, *_ENTRIES, Argument("out", "u8*", "uint8 [most, bytes]", alignment=16), *CHECK),
+    headers=HEADERS,
+)
+SCATTER = Kernel(
+    "scatter",
+    "copies.cu",
+    (*_WRITTEN, *_ENTRIES, Argument("data", "const u8*", "uint8 [most, bytes]", alignment=16), *CHECK),
+    headers=HEADERS,
+)
+SCRUB = Kernel(
+    "scrub",
+    "copies.cu",
+    (*_WRITTEN, *_ENTRIES, Argument("pattern", "u32", "what every 4 bytes become"), *CHECK),
+    headers=HEADERS,
+)
+WINDOW_GATHER = Kernel(
+    "window_gather",
+    "copies.cu",
+    (
+        *_ARENA,
+        Argument("table", "const i32*", "int32 [most, width], slots; no slot where there is no block"),
+        Argument("width", "u32", "entries of a request"),
+        Argument("block_rows", "u32", "rows of a slot"),
+        Argument("page_rows", "u32", "rows that lie in one piece; divides block_rows"),
+        Argument("page_stride", "u64", "bytes from one page to the next"),
+        Argument("row_bytes", "u32", "a multiple of 4"),
+        Argument("positions", "const i64*", "int64 [most], of the last row of each window; negative: no window"),
+        Argument("rows", "u32", "of a window"),
+        Argument("live", "const i64*", "int64 [1], requests in use; None: all", nullable=True),
+        Argument("most", "u32", "requests"),
+        Argument("out", "u8*", "uint8 [most, rows, row_bytes], oldest first, from row 0 on", alignment=16),
+        *CHECK,
+    ),
+    headers=HEADERS,
+)
+INDEXER_GATHER = Kernel(
+    "indexer_gather",
+    "copies.cu",
+    (
+        Argument("keys", "const u8*", "uint8 [slots, stride], from the first key on", alignment=16),
+        Argument("scales", "const u8*", "uint8 [slots, stride], from the first scale on", alignment=4, nullable=True),
+        *_ARENA[1:],
+        Argument("ids", "const i32*", "int32 [most], slots"),
+        Argument("starts", "const u32*", "uint32 [most + 1], where the rows of each entry begin in the output"),
+        Argument("slot_rows", "u32", "rows of a slot"),
+        Argument("key_bytes", "u32", "of a row, a multiple of 16"),
+        Argument("scale_bytes", "u32", "of a row, a multiple of 4"),
+        Argument("live", "const i64*", "int64 [1], entries in use; None: all", nullable=True),
+        Argument("most", "u32", "entries"),
+        Argument("out_keys", "u8*", "uint8 [out_rows, key_bytes]", alignment=16),
+        Argument("out_scales", "u8*", "uint8 [out_rows, scale_bytes]", alignment=4, nullable=True),
+        Argument("out_rows", "u32", "rows of the output"),
+        Argument("versions", "const u32*", "uint32 [most], of the entries that the keys route to", nullable=True),
+        *CHECK,
+    ),
+    headers=HEADERS,
+)
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+def gather(
+    arena: Bytes, ids: Slots, out: Bytes | None = None, *, check: Arrays | None = None, live: int | None = None
+) -> Bytes:
+    """Bytes of some slots, one after the other.
+
+    Args:
+        arena: uint8 [slots, ...]; any strides between slots.
+        ids: [most] slots; they may repeat.
+        out: uint8 [most, ...] to write into; new memory, zeros where nothing is written, by default.
+        check: its refusals are updated. Without one every number must be a slot.
+        live: entries in use, at most ``most``; all by default.
+
+    Returns:
+        ``out``.
+
+    Bytes moved: 2 x n x slot bytes; floor for 16 MiB: 7.8 us.
+
+    Raises:
+        IndexError: a number is no slot, and there is no check to say so.
+    """
+    if check is None and out is None and live is None:
+        _all_slots(arena, ids)
+        return arena[ids]
+    out = np.zeros((len(ids), *arena.shape[1:]), np.uint8) if out is None else out
+    used = ids[: in_use(live, len(ids))]
+    allowed = _allowed(arena, used, check)
+    out[: len(used)][allowed] = arena[used[allowed]]
+    return out
+
+
+def scatter(arena: Bytes, ids: Slots, data: Bytes, *, check: Arrays | None = None, live: int | None = None) -> None:
+    """Write ``data`` uint8 [most, ...] into some slots, each of which may occur once; else as ``gather``.
+
+    Bytes moved: 2 x n x slot bytes; floor for 16 MiB: 7.8 us.
+    """
+    used = ids[: in_use(live, len(ids))]
+    allowed = _allowed(arena, used, check)
+    arena[used[allowed]] = data[: len(used)][allowed]
+
+
+def scrub(arena: Bytes, ids: Slots, pattern: int = 0, *, check: Arrays | None = None, live: int | None = None) -> None:
+    """Fill some slots with ``pattern`` for every 4 bytes, lowest byte first; else as ``scatter``.
+
+    0 clears; 0xFFFFFFFF poisons: every float format reads it as NaN, and no table holds it as a slot.
+    Bytes moved: n x slot bytes; floor for 16 MiB: 3.9 us.
+    """
+    used = ids[: in_use(live, len(ids))]
+    filled = np.frombuffer(pattern.to_bytes(4, "little"), np.uint8)
+    arena[used[_allowed(arena, used, check)]] = np.resize(filled, arena.shape[1:]) if pattern else 0
+
+
+def window_gather(
+    pages: Bytes,
+    table: npt.NDArray[Any],
+    positions: npt.NDArray[Any],
+    out: Bytes,
+    *,
+    check: Arrays | None = None,
+    live: int | None = None,
+) -> None:
+    """The last rows of the windows of some requests, oldest first.
+
+    Position p of a request is in block ``b = p // block_rows``, at entry ``b % width`` of its row of the table, in row
+    ``p % block_rows`` of that slot. One slot whose rows form a ring is a table of width 1.
+
+    Args:
+        pages: uint8 [slots, pages, page_rows, row_bytes]: the rows of a slot, page after page.
+        table: whole numbers [most, width], slots; what names none is where there is no block.
+        positions: [most], of the last row of each window; negative for a request without rows.
+        out: uint8 [most, rows, row_bytes]. Row 0 is the oldest; with fewer than ``rows`` positions, what follows them
+            stays as it was.
+        check: with entries [most, width] in that order; a window is right if all entries that it touches are.
+        live: requests in use; all by default.
+
+    Bytes moved: 2 x n x min(position + 1, rows) x row_bytes; floor for 256 requests x 128 rows x 584 bytes: 8.9 us.
+
+    Raises:
+        IndexError: a window needs a number that is no slot, and there is no check to say so.
+    """
+    width, block_rows, rows = table.shape[1], pages.shape[1] * pages.shape[2], out.shape[1]
+    for request, last in enumerate(positions[: in_use(live, len(positions))].tolist()):
+        window = np.arange(max(0, last + 1 - rows), last + 1)
+        touched, of = np.unique(window // block_rows % width, return_inverse=True)
+        slots = table[request, touched]
+        kept = _allowed(pages, slots, check, request * width + touched)[of]
+        row = window[kept] % block_rows
+        found = pages[slots[of[kept]], row // pages.shape[2], row % pages.shape[2]]
+        out[request, : len(window)][kept] = found
+
+
+def indexer_gather(
+    keys: Bytes,
+    scales: Bytes | None,
+    ids: Slots,
+    starts: npt.NDArray[Any],
+    out_keys: Bytes,
+    out_scales: Bytes | None,
+    *,
+    check: Arrays | None = None,
+    live: int | None = None,
+) -> None:
+    """Keys of some slots of an indexer, and their scales, as rows one after the other.
+
+    Args:
+        keys: uint8 [slots, slot_rows, key_bytes].
+        scales: uint8 [slots, slot_rows, scale_bytes]; None where keys have none.
+        ids: [most] slots, of one request or of many.
+        starts: uint32 [most + 1], ascending: entry i gives its first rows to rows [starts[i], starts[i + 1]) of the
+            output, at most ``slot_rows``; those of the last block of a request may be fewer.
+        out_keys: uint8 [rows, key_bytes].
+        out_scales: uint8 [rows, scale_bytes], where there are scales.
+        check: with versions, so that keys of other entries are refused.
+        live: entries in use; all by default.
+
+    Bytes moved: 2 x rows x (key_bytes + scale_bytes), and 8 a block for its word; floor for 128k tokens at ratio 1 and
+    132 bytes a row: 8.0 us.
+
+    Raises:
+        IndexError: a number is no slot, and there is no check to say so.
+    """
+    begin, end = starts[:-1].astype(np.int64), np.minimum(starts[1:], len(out_keys)).astype(np.int64)
+    counts = np.minimum(end - begin, keys.shape[1])[: in_use(live, len(ids))]
+    entries = np.flatnonzero(counts > 0)
+    for entry in entries[_allowed(keys, ids[entries], check, entries)].tolist():
+        rows = slice(int(begin[entry]), int(begin[entry] + counts[entry]))
+        out_keys[rows] = keys[ids[entry], : counts[entry]]
+        if scales is not None and out_scales is not None:
+            out_scales[rows] = scales[ids[entry], : counts[entry]]
+
+
+def _all_slots(arena: Bytes, ids: Slots) -> None:
+    """Raise IndexError where NumPy would count from the end; what lies beyond the end it refuses itself."""
+    if ids.min(initial=0) < 0:
+        raise IndexError(f"slot {ids.min()} of an arena of {len(arena)} slots; pass slots only, or a check")
+
+
+def _allowed(
+    arena: Bytes, ids: npt.NDArray[Any], check: Arrays | None, entries: npt.NDArray[np.intp] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Which of some slots [n] may be touched. Their refusals are written, at ``entries`` [n] of the check."""
+    if check is None:
+        _all_slots(arena, ids)
+        return np.ones(len(ids), np.bool_)
+    return touchable(check, ids, entries)
+
+
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+def gather_plan(
+    arena: Pointer,
+    stride: int,
+    slots: int,
+    ids: Pointer,
+    most: int,
+    bytes: int,
+    out: Pointer,
+    *,
+    live: Pointer | None = None,
+    check: Pointers | None = None,
+) -> LaunchPlan:
+    """A warp for each 8 KiB of each of ``most`` slots; arguments as in ``GATHER``.
+
+    Raises:
+        LaunchRefused: bytes or strides that are no multiples of 16, too little memory, or too many strips.
+    """
+    return _slots_plan(GATHER, "out", arena, stride, slots, ids, most, bytes, out, live, check)
+
+
+def scatter_plan(
+    arena: Pointer,
+    stride: int,
+    slots: int,
+    ids: Pointer,
+    most: int,
+    bytes: int,
+    data: Pointer,
+    *,
+    live: Pointer | None = None,
+    check: Pointers | None = None,
+) -> LaunchPlan:
+    """As ``gather_plan``."""
+    return _slots_plan(SCATTER, "data", arena, stride, slots, ids, most, bytes, data, live, check)
+
+
+def scrub_plan(
+    arena: Pointer,
+    stride: int,
+    slots: int,
+    ids: Pointer,
+    most: int,
+    bytes: int,
+    pattern: int = 0,
+    *,
+    live: Pointer | None = None,
+    check: Pointers | None = None,
+) -> LaunchPlan:
+    """As ``gather_plan``."""
+    return _slots_plan(SCRUB, "pattern", arena, stride, slots, ids, most, bytes, pattern, live, check)
+
+
+def window_gather_plan(
+    arena: Pointer,
+    stride: int,
+    slots: int,
+    table: Pointer,
+    width: int,
+    block_rows: int,
+    positions: Pointer,
+    rows: int,
+    most: int,
+    row_bytes: int,
+    out: Pointer,
+    *,
+    page_rows: int | None = None,
+    page_stride: int = 0,
+    live: Pointer | None = None,
+    check: Pointers | None = None,
+) -> LaunchPlan:
+    """A warp for each 8 KiB of each page that a window may touch; arguments as in ``WINDOW_GATHER``.
+
+    ``page_rows`` and ``page_stride`` are for slots whose rows don't lie in one piece.
+
+    Raises:
+        LaunchRefused: rows that no table of that width holds, pages that don't fit the slot, row bytes that are no
+            multiple of 4, strides that are none of 16, too little memory, or too many strips.
+    """
+    kernel = WINDOW_GATHER
+    page_rows = block_rows if page_rows is None else page_rows
+    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
+    for name, value in (("width", width), ("block_rows", block_rows), ("page_rows", page_rows), ("rows", rows)):
+        if value < 1:
+            raise LaunchRefused(f"{where} has {name}={value}; fix: pass at least 1")
+    if block_rows % page_rows:
+        raise LaunchRefused(f"{where} has pages of {page_rows} rows; fix: use a divisor of {block_rows} rows of a slot")
+    held = block_rows if width == 1 else (width - 1) * block_rows + 1
+    if rows > held:
+        raise LaunchRefused(
+            f"{where} gathers {rows} rows, and {width} entries of {block_rows} rows hold the last {held} at least; "
+            f"fix: gather at most {held}, or use a wider table"
+        )
+    pages = block_rows // page_rows
+    multiple = 16 if row_bytes % 16 == 0 else 4
+    check_multiple(kernel, "row_bytes", row_bytes, 4)
+    check_multiple(kernel, "stride", stride, 16)
+    check_multiple(kernel, "page_stride", page_stride, multiple)
+    if pages > 1 and page_stride < page_rows * row_bytes:
+        raise LaunchRefused(
+            f"{where} has pages {page_stride} bytes apart; fix: they take at least {page_rows * row_bytes}"
+        )
+    extent = (pages - 1) * page_stride + page_rows * row_bytes
+    check_arena(kernel, arena, stride, slots, extent)
+    for name, pointer, need in (
+        ("table", table, 4 * most * width),
+        ("positions", positions, 8 * most),
+        ("out", out, most * rows * row_bytes),
+    ):
+        require_bytes(kernel, name, pointer, need)
+    strips = -(-page_rows // max(1, STRIP_BYTES // row_bytes))
+    touched = (rows + page_rows - 2) // page_rows + 1
+    values = (
+        arena, stride, slots, table, width, block_rows, page_rows, page_stride, row_bytes, positions, rows, live, most,
+        out, *check_values(kernel, check, slots, most * width),
+    )  # fmt: skip
+    return LaunchPlan(kernel, _grid(kernel, most * touched * strips, live), values)
+
+
+def indexer_gather_plan(
+    keys: Pointer,
+    scales: Pointer | None,
+    stride: int,
+    slots: int,
+    ids: Pointer,
+    starts: Pointer,
+    most: int,
+    slot_rows: int,
+    key_bytes: int,
+    scale_bytes: int,
+    out_keys: Pointer,
+    out_scales: Pointer | None,
+    out_rows: int,
+    *,
+    live: Pointer | None = None,
+    check: Pointers | None = None,
+) -> LaunchPlan:
+    """A warp for each 8 KiB of keys of each entry; arguments as in ``INDEXER_GATHER``.
+
+    Raises:
+        LaunchRefused: key bytes or strides that are no multiples of 16, scale bytes that are none of 4, scales on one
+            side only, too little memory, or too many strips.
+    """
+    kernel = INDEXER_GATHER
+    check_multiple(kernel, "key_bytes", key_bytes, 16)
+    check_multiple(kernel, "scale_bytes", scale_bytes, 4)
+    check_multiple(kernel, "stride", stride, 16)
+    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
+    if (scales is None) != (out_scales is None):
+        raise LaunchRefused(f"{where} has scales on one side only; fix: pass both, or None for both")
+    if slot_rows < 1:
+        raise LaunchRefused(f"{where} has slot_rows={slot_rows}; fix: pass at least 1")
+    check_arena(kernel, keys, stride, slots, slot_rows * key_bytes, "keys")
+    require_bytes(kernel, "ids", ids, 4 * most)
+    require_bytes(kernel, "starts", starts, 4 * (most + 1))
+    require_bytes(kernel, "out_keys", out_keys, out_rows * key_bytes)
+    if scales is not None and out_scales is not None:
+        check_arena(kernel, scales, stride, slots, slot_rows * scale_bytes, "scales")
+        require_bytes(kernel, "out_scales", out_scales, out_rows * scale_bytes)
+    versions = None if check is None else check.versions
+    if versions is not None:
+        require_bytes(kernel, "versions", versions, 4 * most)
+    strips = -(-slot_rows // max(1, STRIP_BYTES // key_bytes))
+    values = (
+        keys, scales, stride, slots, ids, starts, slot_rows, key_bytes, scale_bytes, live, most, out_keys, out_scales,
+        out_rows, versions, *check_values(kernel, check, slots, most),
+    )  # fmt: skip
+    return LaunchPlan(kernel, _grid(kernel, most * strips, live), values)
+
+
+def _slots_plan(
+    kernel: Kernel,
+    other: str,
+    arena: Pointer,
+    stride: int,
+    slots: int,
+    ids: Pointer,
+    most: int,
+    bytes: int,
+    value: Pointer | int,
+    live: Pointer | None,
+    check: Pointers | None,
+) -> LaunchPlan:
+    check_multiple(kernel, "bytes", bytes, 16)
+    check_multiple(kernel, "stride", stride, 16)
+    check_arena(kernel, arena, stride, slots, bytes)
+    require_bytes(kernel, "ids", ids, 4 * most)
+    if isinstance(value, Pointer):
+        require_bytes(kernel, other, value, most * bytes)
+    values = (
+        arena, stride, slots, ids, live, most, bytes, value, *check_values(kernel, check, slots, most),
+    )  # fmt: skip
+    return LaunchPlan(kernel, _grid(kernel, most * -(-bytes // STRIP_BYTES), live), values)
+
+
+def _grid(kernel: Kernel, strips: int, live: Pointer | None) -> tuple[int, int, int]:
+    """Blocks for so many strips, which kernels count in 32 bits."""
+    if strips >= 2**32:
+        raise LaunchRefused(
+            f"kernels/cuda/{kernel.file}: {kernel.symbol} would copy {strips} strips; fix: launch fewer than 2**32"
+        )
+    if live is not None:
+        require_bytes(kernel, "live", live, 8)
+    return blocks(strips, WARPS)
+
+
+def check_multiple(kernel: Kernel, name: str, value: int, multiple: int) -> None:
+    """Refuse a number of bytes that 16-byte access, or rows of scales, can't have."""
+    if value < 0 or value % multiple:
+        raise LaunchRefused(
+            f"kernels/cuda/{kernel.file}: {kernel.symbol} has {name}={value}; fix: use a multiple of {multiple}"
+        )
+
+
+def check_arena(kernel: Kernel, arena: Pointer, stride: int, slots: int, extent: int, name: str = "arena") -> None:
+    """Refuse an arena whose slots overlap or that ends before its last slot does."""
+    if slots > 1 and stride < extent:
+        raise LaunchRefused(
+            f"kernels/cuda/{kernel.file}: {kernel.symbol} has stride={stride}; fix: {extent} bytes of a slot need a "
+            f"stride of at least {extent}"
+        )
+    if slots:
+        require_bytes(kernel, name, arena, (slots - 1) * stride + extent)

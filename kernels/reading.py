@@ -1,0 +1,154 @@
+"""Which slots a launch may touch: what their words answer, beside the copy itself.
+
+A launch that is handed a ``Check`` looks at a slot's word before it touches the bytes, and once more when it has read
+them. Words may change meanwhile, for other streams go on. The answers come from the spec: bytes may be *read* where a
+pin would be taken, or where one could still be given back; they may be *written* where somebody is at work on them.
+On the device that is ``kv_events::read`` of ``generated/events.cuh``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..runtime.generated import KINDS, Refusal
+from .call_refusal import CallRefusal
+from .launch import Argument, Kernel, Pointer, Value, require_bytes
+
+Codes = npt.NDArray[np.uint8]
+Memory = TypeVar("Memory", Pointer, npt.NDArray[Any])
+
+HEADERS = ("refusal", *KINDS, "events", "reading")
+"""What a .cu needs that looks at words."""
+
+
+class Side(IntEnum):
+    """What a launch does with the bytes: read sealed ones, or read and write those that are being made."""
+
+    READER = 0
+    WRITER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Memory]):
+    """The words beside some bytes, in a launcher's memory for a plan, in arrays for a reference.
+
+    kind      whose slots they are: a name of ``KINDS``
+    words     uint64 [slots]. A launch adds zero to words that it read by, and so orders its reads before that look
+    expected  uint32, one an entry: the generation in which the entry was handed out
+    refusals  uint8, one an entry, read and written: an entry that has a code already is left alone, and one that is
+              refused gets its code (of ``Refusal``, or of ``CallRefusal``). Who calls clears it, or lets the launch
+              that pinned the slots fill it
+    versions  uint32, one an entry, for an indexer's keys: of the entries that they are to route to
+    """
+
+    kind: str
+    words: Memory
+    expected: Memory
+    refusals: Memory
+    side: Side = Side.READER
+    versions: Memory | None = None
+
+    @property
+    def machine(self) -> int:
+        """Number of the kind on the device: ``kv_events::Machine``."""
+        return list(KINDS).index(self.kind)
+
+
+CHECK = (
+    Argument("machine", "u32", "kv_events::Machine of the slots"),
+    Argument("side", "u32", "0 reads sealed bytes, 1 is at work on the bytes"),
+    Argument("words", "u64*", "uint64 [slots], the state words; None: nothing is checked", nullable=True),
+    Argument("expected", "const u32*", "uint32 [entries], generations", nullable=True),
+    Argument("refusals", "u8*", "uint8 [entries], read and written: 0, or why the entry was refused", nullable=True),
+)
+"""The arguments that a kernel takes for a ``Check``, at the end of its list."""
+
+
+def check_values(kernel: Kernel, check: Check[Pointer] | None, slots: int, entries: int) -> tuple[Value, ...]:
+    """Values for the arguments ``CHECK``.
+
+    Raises:
+        LaunchRefused: less memory than ``slots`` words, or than ``entries`` generations and refusals.
+    """
+    if check is None:
+        return 0, 0, None, None, None
+    require_bytes(kernel, "words", check.words, 8 * slots)
+    require_bytes(kernel, "expected", check.expected, 4 * entries)
+    require_bytes(kernel, "refusals", check.refusals, entries)
+    return check.machine, int(check.side), check.words, check.expected, check.refusals
+
+
+def touchable(
+    check: Check[npt.NDArray[Any]], slots: npt.NDArray[Any], entries: npt.NDArray[np.intp] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Which of some slots a launch may touch, bool [n]; the others' refusals are written. As ``answers``."""
+    at = np.arange(len(slots)) if entries is None else entries
+    check.refusals[at] = codes = answers(check, slots, at)
+    allowed: npt.NDArray[np.bool_] = codes == 0
+    return allowed
+
+
+def answers(
+    check: Check[npt.NDArray[Any]], slots: npt.NDArray[Any], entries: npt.NDArray[np.intp] | None = None
+) -> Codes:
+    """What the words of some slots answer now, uint8 [n]: 0 where a launch may go on.
+
+    Args:
+        check: its refusals are left as they are; an entry that has one answers with it.
+        slots: whole numbers [n]; any that is no slot answers no slot.
+        entries: [n] of the check that they are; all, one after the other, by default.
+
+    >>> from ..runtime.generated.swa_window import LAYOUT
+    >>> words = np.array([LAYOUT.pack(state=2, generation=7), LAYOUT.pack(state=1, generation=7)], np.uint64)
+    >>> check = Check("swa_window", words, np.array([7, 7, 6, 7]), np.zeros(4, np.uint8))
+    >>> answers(check, np.array([0, 1, 0, -1])).tolist()
+    [0, 3, 2, 255]
+    """
+    at = np.arange(len(slots)) if entries is None else entries
+    known = (slots >= 0) & (slots < len(check.words))
+    words = check.words[np.where(known, slots, 0)] if len(check.words) else np.zeros(len(slots), np.uint64)
+    codes = _answers(check, words, at)
+    before = check.refusals[at]
+    found: Codes = np.where(before != 0, before, np.where(known, codes, np.uint8(CallRefusal.NO_SLOT)))
+    return found
+
+
+def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entries: npt.NDArray[np.intp]) -> Codes:
+    def field(name: str) -> npt.NDArray[np.int64]:
+        bits = KINDS[check.kind].LAYOUT.field(name)
+        return (words >> np.uint64(bits.shift) & np.uint64(bits.mask)).astype(np.int64)
+
+    codes = _by_state(check.kind)[(field("pins") > 0).astype(np.intp), field("state")]
+    if check.side is Side.WRITER:
+        at_work = (codes == Refusal.BUSY) | (codes == Refusal.PENDING)
+        codes = np.where(at_work, 0, np.where(codes == 0, np.uint8(Refusal.ILLEGAL), codes))
+    if check.versions is not None:
+        codes = np.where((codes == 0) & (field("version") != check.versions[entries]), np.uint8(Refusal.VERSION), codes)
+    moved = field("generation") != check.expected[entries].astype(np.int64)
+    found: Codes = np.where(moved, np.uint8(Refusal.STALE), codes).astype(np.uint8)
+    return found
+
+
+def in_use(live: int | None, most: int) -> int:
+    """How many of ``most`` entries a launch looks at that finds ``live`` in device memory; None is all."""
+    return most if live is None else min(max(live, 0), most)
+
+
+@cache
+def _by_state(kind: str) -> Codes:
+    """What a reader is answered in each state, uint8 [2, values of the state field]: without pins, and with some."""
+    made = KINDS[kind].SLOT
+    table = np.full((2, made.LAYOUT.field("state").mask + 1), Refusal.ILLEGAL, np.uint8)
+    for state in made.STATES:
+        pin = {given.name: 0 for given in made.EVENTS["pin"].given}
+        said = made(made.LAYOUT.pack(state=state)).fire("pin", **pin)
+        given_back = made(made.LAYOUT.pack(state=state, pins=1)).fire("unpin", expected=0) is None
+        code = 0 if said is None else Refusal[said.upper()]
+        table[:, state] = code, 0 if given_back else code
+    return table
