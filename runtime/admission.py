@@ -88,11 +88,9 @@ class Admission:
             ValueError: ``tokens`` don't reach beyond what the answer covers, or are fewer than the match was told;
                 another ``step``, or a shared answer.
         """
-        granule = self._manager.profile.granule
         self._manager.check_own(answer)
         self._check_length(answer, tokens)
-        if step is not None and (step < granule or step % granule):
-            raise ValueError(f"steps of {step} tokens; give a multiple of the granule, {granule}")
+        self._manager.profile.check_step(step)
         if len(answer.claims) > 1:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:

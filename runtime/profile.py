@@ -130,6 +130,11 @@ class Profile:
         """The greatest reusable boundary at or below ``tokens``."""
         return tokens - tokens % self.granule
 
+    def check_step(self, tokens: int | None) -> None:
+        """Raise ValueError unless steps of so many tokens end at whole granules; None bounds none."""
+        if tokens is not None and (tokens < self.granule or tokens % self.granule):
+            raise ValueError(f"steps of {tokens} tokens; give a multiple of the granule, {self.granule}")
+
     def bytes_per_token(self, kind: str) -> Fraction:
         """Payload bytes a token of an object that grows with the sequence, without padding and carry rows."""
         parts = self.layouts[kind].parts

@@ -122,9 +122,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         lock: Callable[[], AbstractContextManager[Any]] = threading.Lock,
     ) -> None:
-        granule = manager.profile.granule
-        if chunk is not None and (chunk < granule or chunk % granule):
-            raise ValueError(f"chunks of {chunk} tokens; give a multiple of the granule, {granule}")
+        manager.profile.check_step(chunk)
         high = QueuedTable.LAYOUT.field("tries").high
         if unknown := [queue for queue in budgets if queue not in set(Queue)]:
             raise ValueError(f"budgets of {unknown}; queues are {', '.join(Queue)}")

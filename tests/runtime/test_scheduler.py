@@ -652,7 +652,7 @@ def test_bad_calls_are_named() -> None:
         bench.scheduler.where(live)
     with pytest.raises(CancelledError):
         live.begun.result(0)
-    for options, says in (({"chunk": 5}, "chunks of 5"), ({"requests": 0}, "requests=0"), ({"attempts": -1}, "-1")):
+    for options, says in (({"chunk": 5}, "steps of 5"), ({"requests": 0}, "requests=0"), ({"attempts": -1}, "-1")):
         with pytest.raises(ValueError, match=says):
             Scheduler(bench.manager, bench.executor, **options)  # type: ignore[arg-type]
     twice = bench.submit(prompt(3, 20))
