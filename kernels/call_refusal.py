@@ -8,6 +8,8 @@ from enum import IntEnum
 class CallRefusal(IntEnum):
     """``kv_call`` of kvfsm_base.cuh."""
 
+    RELEASED = 252
+    """No pin is held any more: it was given back."""
     CONTENDED = 253
     """Others changed the word at every try; nothing was done, and the caller may try again."""
     BAD_ARGUMENT = 254

@@ -20,6 +20,7 @@ static_assert(sizeof(kv_u64) == 8 && sizeof(kv_i64) == 8, "a state word is 64 bi
 // What a kernel answers where no event decides; above all codes of kv_refusal, with which they share a byte.
 namespace kv_call {
 enum Code : kv_u8 {
+  kReleased = 252,  // no pin is held any more: it was given back
   kContended = 253,  // others changed the word at every try; nothing was done, and the caller may try again
   kBadArgument = 254,  // an argument that its field can't hold, or numbers that no machine or array has
   kNoSlot = 255,  // there is no such slot
