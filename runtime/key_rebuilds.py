@@ -100,7 +100,7 @@ class KeyRebuilds:
             live.owed = fill.boundary - lease.length
             self._requests.queues.granted(live.number)
             self._requests.tally.admitted(Queue.INDEXER, waited)
-            self._requests.tally.rebuilds += 1
+            self._requests.tally.count("rebuilds")
             work = Work(live, None, lease.length, fill.boundary, lease.replay, lease.exact, waited, fill)
             self._requests.granted.append(work)
 
@@ -143,7 +143,7 @@ class KeyRebuilds:
             for live in list(self._requests.by_number.values()):
                 if live.rebuild is not None and self._manager.filler.is_void(live.rebuild):
                     self._wait_anew(live)
-                    self._requests.tally.voided += 1
+                    self._requests.tally.count("voided")
 
     def _ended(self, live: Live, fill: Fill, fault: Refused | None) -> None:
         """A rebuild was published, or could not be."""
@@ -153,7 +153,7 @@ class KeyRebuilds:
             if fault is not None:
                 self._manager.tick()  # what may raise comes before anything has changed
                 live.fault = fault
-                self._requests.tally.rebuilds_failed += 1
+                self._requests.tally.count("rebuilds_failed")
             self.give_up(live, None)
             self._requests.fire("rebuilt", live, where=Queue.RESIDENT)
             self._requests.put(live, Queue.RESIDENT, float(live.tokens - live.rebuilt), holds=False)

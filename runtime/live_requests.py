@@ -188,7 +188,7 @@ class LiveRequests:
         live.generation = int(self.words.fields("generation", [live.place])[0])
         self.by_number[live.number] = live
         self.put(live, queue, cost, holds=False)
-        self.tally.arrived += 1
+        self.tally.count("arrived")
         return live
 
     def check(self, live: Live) -> None:
@@ -280,7 +280,7 @@ class LiveRequests:
         live.known = live.tokens
         self._let_go(live)
         live.seen, live.lacked, live.rebuilt, live.since = 0, 0, 0, self._clock()
-        self.tally.preempted += 1
+        self.tally.count("preempted")
         self.put(live, queue, cost, holds=False)
 
     def hand_out(self) -> tuple[Work, ...]:

@@ -53,7 +53,7 @@ class LoadWorkers:
             BaseException: what the executor raised that was not shut down; the load has failed then.
         """
         with self._manager.lock:
-            self._requests.tally.loads += 1
+            self._requests.tally.count("loads")
             ticket.then(lambda ended: self._ended(live, ended))
         try:
             job = self._executor.submit(self._work, live, ticket)
@@ -142,8 +142,8 @@ class LoadWorkers:
             ticket = reservation.ticket if loading else None
             if ticket is not None:
                 live.loading = ticket
-                self._requests.tally.loads += 1
-                self._requests.tally.loads_again += 1
+                self._requests.tally.count("loads")
+                self._requests.tally.count("loads_again")
                 ticket.then(lambda ended: self._ended(live, ended))
         if ticket is None:
             self._compute(live, failed)
@@ -177,7 +177,8 @@ class LoadWorkers:
         """It was a request's own, and the reservation knows already."""
         self._changed()
         ok = ticket.state == "done"
-        self._requests.tally.loads_failed += not ok
+        if not ok:
+            self._requests.tally.count("loads_failed")
         state = self._requests.state(live)
         if state not in _WAITS_FOR_BYTES or live.loading is not ticket:
             return  # it was given up, or waits anew, since before a worker had begun

@@ -188,7 +188,7 @@ class RunningRows:
         with self.lock:
             if self.runs(live):
                 self.end(live, "leave", done)
-                self._requests.tally.finished += 1
+                self._requests.tally.count("finished")
 
     def preempt(self, live: Live, done: Done | None) -> None:
         """See ``Scheduler.preempt``."""
@@ -229,7 +229,7 @@ class RunningRows:
                 if live.row is not None and not self._manager.requests.holds(live.row, live.incarnation):
                     self._leave(live)
                     self._requests.again(live, Queue.RESIDENT, float(live.tokens))
-                    self._requests.tally.voided += 1
+                    self._requests.tally.count("voided")
                     lost.append(live)
         if lost:
             self._changed()
@@ -274,7 +274,7 @@ class RunningRows:
         if alone:
             youngest.fault = why
             self.end(youngest, "leave", done)
-            self._requests.tally.cut_short += 1
+            self._requests.tally.count("cut_short")
         else:
             self.preempt_now(youngest, done)
             with self._manager.lock:

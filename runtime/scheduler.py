@@ -202,7 +202,7 @@ class Scheduler:
                     tickets = self._give_up(live, state, done)
             if runs:
                 self._running.end(live, "abort", done)
-            self._requests.tally.cancelled += 1
+            self._requests.tally.count("cancelled")
         for ticket in tickets:
             self._workers.quiesce(ticket)
         live.begun.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from .queues import Queue
@@ -70,26 +70,32 @@ class Report:
     rebuilds_failed: int
 
 
+_COUNTED = tuple(one.name for one in fields(Report) if one.type == "int")
+
+
 @dataclass(slots=True)
 class Tally:
-    """The counts, as they grow under the manager's lock; see ``Report`` for what each of them is."""
+    """The counts, as they grow under the manager's lock; ``Report`` names them, and says what each is.
 
-    arrived: int = 0
-    finished: int = 0
-    cut_short: int = 0
-    cancelled: int = 0
-    preempted: int = 0
-    voided: int = 0
-    loads: int = 0
-    loads_again: int = 0
-    loads_failed: int = 0
-    rebuilds: int = 0
-    rebuilds_failed: int = 0
+    >>> tally = Tally()
+    >>> tally.count("loads")
+    >>> tally.count("load")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    KeyError: "no count 'load'; a Report has arrived, finished, cut_short, cancelled, preempted, voided, loads, ..."
+    """
+
     rejected: Counter[str] = field(default_factory=Counter)
     deferred: Counter[str] = field(default_factory=Counter)
+    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
     _admitted: Counter[Queue] = field(default_factory=Counter)
     _waited: dict[Queue, float] = field(default_factory=lambda: dict.fromkeys(Queue, 0.0))
     _longest: dict[Queue, float] = field(default_factory=lambda: dict.fromkeys(Queue, 0.0))
+
+    def count(self, name: str) -> None:
+        """One more of what ``Report`` has by this name."""
+        if name not in self._counts:
+            raise KeyError(f"no count {name!r}; a Report has {', '.join(_COUNTED)}")
+        self._counts[name] += 1
 
     def admitted(self, queue: Queue, waited: float) -> None:
         """A request was admitted from a queue after so long."""
@@ -106,9 +112,10 @@ class Tally:
             for queue in Queue
         }
         return Report(
-            MappingProxyType(queues), MappingProxyType(dict(states)), MappingProxyType(dict(in_flight)),
-            self.arrived, self.finished, self.cut_short, self.cancelled,
-            MappingProxyType(dict(self.rejected)), MappingProxyType(dict(self.deferred)),
-            self.preempted, self.voided, self.loads, self.loads_again, self.loads_failed,
-            self.rebuilds, self.rebuilds_failed,
-        )  # fmt: skip
+            queues=MappingProxyType(queues),
+            states=MappingProxyType(dict(states)),
+            in_flight=MappingProxyType(dict(in_flight)),
+            rejected=MappingProxyType(dict(self.rejected)),
+            deferred=MappingProxyType(dict(self.deferred)),
+            **self._counts,
+        )
