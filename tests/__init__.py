@@ -1,0 +1,1 @@
+"""Tests of the project; folders that share helpers are packages."""
