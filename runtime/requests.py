@@ -234,7 +234,14 @@ class RequestTable:
             self._words.go_back(row, now, to, done)
 
     def publish(
-        self, row: int, keys: Keys, *, priority: int = 0, ttl: int | None = None, done: Done | None = None
+        self,
+        row: int,
+        keys: Keys,
+        *,
+        computed: int | None = None,
+        priority: int = 0,
+        ttl: int | None = None,
+        done: Done | None = None,
     ) -> int:
         """Let others find the row's whole granules, as far as the keys go; returns how many the row shares now.
 
@@ -244,6 +251,7 @@ class RequestTable:
         Args:
             row: row number.
             keys: of its tokens.
+            computed: tokens whose state is written, where the row has room for more that are not; None: all of them.
             priority: as for ``Manager.publish``.
             ttl: the same; the row reads on when it ends.
             done: whether the device has ended the steps begun so far; the row's own blocks wait for it where it changes
@@ -252,17 +260,20 @@ class RequestTable:
         Raises:
             Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model, EPOCH when
                 the row was admitted, or its lease taken, before a reset.
+            ValueError: a row that holds no request, or more computed tokens than it has.
         """
         with self._manager.lock:
-            self._rows.check(row)
+            computed = self._check_computed(row, computed)
             self._manager.core.check_keeping(priority, ttl)
             self._manager.check_keys(keys)
             self._publisher.check_epoch(row)
             self._manager.tick()
             self._manager.drop_expired()
-            return self._publisher.publish(row, keys, still(done), priority, ttl)
+            return self._publisher.publish(row, keys, computed, still(done), priority, ttl)
 
-    def preempt(self, row: int, keys: Keys, *, done: Done | None = None) -> Preempted:
+    def preempt(
+        self, row: int, keys: Keys, *, computed: int | None = None, done: Done | None = None
+    ) -> Preempted:
         """Put a request back: its drafts go, its whole granules are published if they can be, and its slots are free.
 
         Those that the keys don't reach are not published. Whether or not they could be, the request can be begun again
@@ -271,15 +282,18 @@ class RequestTable:
         Args:
             row: row number; it can be given to another request at once.
             keys: of its tokens.
+            computed: as for ``publish``; the others go. Tail and window of a boundary that is computed to are published
+                as well, for nobody has written over them; but of a window of blocks those are gone that slid out for
+                the others.
             done: whether the device has ended the steps begun so far; all slots of the row wait for it.
 
         Raises:
             Refused: IDENTITY for keys of another model; nothing has changed then.
-            ValueError: a row that holds no request.
+            ValueError: as for ``publish``.
         """
         with self._manager.lock:
             state, refusal = self._rows, None
-            state.check(row)
+            computed = self._check_computed(row, computed)
             self._manager.check_keys(keys)
             done = still(done)
             self._manager.unpark()
@@ -288,11 +302,11 @@ class RequestTable:
             rejected, published = int(state.drafts[row]), int(state.shared[row])
             try:
                 self._publisher.check_epoch(row)
-                published = self._publisher.publish(row, keys, done)
+                published = self._publisher.publish(row, keys, computed, done)
             except Refused as refused:
                 refusal = refused.refusal
             self._drafts.settle(row, done)
-            left = Preempted(state.owners[row], int(state.tokens[row]), published, rejected, refusal)
+            left = Preempted(state.owners[row], computed, published, rejected, refusal)
             self._end(row, done)
             return left
 
@@ -591,7 +605,7 @@ class RequestTable:
                 assert self._window is not None
                 targets, sources = self._window.copies(row, held, length)
             if len(targets):
-                arena = manager.core.pools[kind].arena.bytes
+                arena = manager.core.pools[kind].arena.region
                 manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
 
     def _take_over(self, row: int, lease: Lease) -> None:
@@ -681,6 +695,14 @@ class RequestTable:
         if times.max(initial=0) > 1:
             twice = np.flatnonzero(times > 1).tolist()
             raise ValueError(f"rows {twice} are named more than once; name each row once")
+
+    def _check_computed(self, row: int, computed: int | None) -> int:
+        """Tokens of a row whose state is written, as its owner says; raises ValueError where it has not so many."""
+        self._rows.check(row)
+        tokens = int(self._rows.tokens[row])
+        if computed is not None and not 0 <= computed <= tokens:
+            raise ValueError(f"row {row} holds {tokens} tokens, and {computed} of them are said to be computed")
+        return tokens if computed is None else computed
 
     def _check_no_drafts(self, rows: Rows, verb: str) -> None:
         open_ = self._rows.drafts[rows] > 0

@@ -36,16 +36,16 @@ class RowPublisher:
             raise Refused(Reason.EPOCH, "publish", what)
 
     def publish(
-        self, row: int, keys: Keys, done: Done | None, priority: int = 0, ttl: int | None = None
+        self, row: int, keys: Keys, computed: int, done: Done | None, priority: int = 0, ttl: int | None = None
     ) -> int:
         """See ``RequestTable.publish``; the row was checked."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
-        start, stop = int(rows.shared[row]), min(int(rows.tokens[row]) // rows.granule, len(keys))
+        start, stop = int(rows.shared[row]), min(computed // rows.granule, len(keys))
         if stop <= start:
             return start
         kinds = [kind for kind in rows.kinds if kind in core.paged]
         self._check_chain(keys, start, stop, kinds)
-        copied = self._copy_boundary(row, keys, stop)  # what can fail comes before anything has changed
+        copied = self._copy_boundary(row, keys, computed, stop)  # what can fail comes before anything has changed
         try:
             self._check_chain(keys, start, stop, kinds)  # once more: the copies' room may have cost others theirs
         except BaseException:
@@ -111,14 +111,14 @@ class RowPublisher:
                 given = pool.rules.pin(np.arange(len(full)), pool.table.fields("version", full))
                 pool.must("pin", full, "publish", expected=pool.generations(full), **given)
 
-    def _copy_boundary(self, row: int, keys: Keys, stop: int) -> Copies:
-        """Copies of tail and window for the boundary at which the row stands, as far as there is room; their places.
+    def _copy_boundary(self, row: int, keys: Keys, computed: int, stop: int) -> Copies:
+        """Copies of tail and window for the boundary that a row is computed to, as far as there is room; their places.
 
         The copies are nobody's yet. Whatever the backend raises leaves none.
         """
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
         copied: Copies = {}
-        if int(rows.tokens[row]) != stop * rows.granule:
+        if computed != stop * rows.granule:
             return copied
         spot, whose = core.index.locate(keys.digests, stop), manager.isolation.whose(keys.salt)
         for trail, kind in enumerate(core.trailing):
@@ -129,8 +129,8 @@ class RowPublisher:
             try:
                 core.make_room({kind: len(places)})
                 copied[kind] = pool.take(len(places), pool.rules.take(), whose=whose), places
-                copies = manager.backend.gather(pool.arena.bytes, source)
-                manager.backend.scatter(pool.arena.bytes, copied[kind][0], copies)
+                copies = manager.backend.gather(pool.arena.region, source)
+                manager.backend.scatter(pool.arena.region, copied[kind][0], copies)
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
             except BaseException:

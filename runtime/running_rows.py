@@ -177,9 +177,8 @@ class RunningRows:
         with self.lock:
             if self.notice([live]) or not self.runs(live) or live.row is None:
                 return 0
-            if live.owed:  # nobody has computed that, and so nobody may find it
-                return int(self._manager.requests.shared_tokens([live.row])[0]) // self._manager.profile.granule
-            return self._manager.requests.publish(live.row, live.keys, done=done)
+            # What is owed nobody has computed, and so nobody may find it.
+            return self._manager.requests.publish(live.row, live.keys, computed=live.computed, done=done)
 
     # ---- ends -------------------------------------------------------------------------------------------------------
 
@@ -199,11 +198,9 @@ class RunningRows:
     def preempt_now(self, live: Live, done: Done | None) -> None:
         """See ``preempt``; it runs, has its row, and the caller holds ``lock``."""
         assert live.row is not None
-        live.seen = live.computed + live.owed
-        if live.owed:  # as in publish
-            self._manager.requests.finish(live.row, done=done)
-        else:
-            self._manager.requests.preempt(live.row, live.keys, done=done)
+        computed = live.computed
+        live.seen = computed + live.owed
+        self._manager.requests.preempt(live.row, live.keys, computed=computed, done=done)
         with self._manager.lock:
             self._leave(live)
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))

@@ -95,6 +95,36 @@ def exactly(manager: Manager, row: int) -> tuple[Any, ...]:
     return seen(manager, row), slots, generations, int(manager.requests.tokens[row])
 
 
+def compute(manager: Manager, row: int, start: int) -> None:
+    """What the device writes for tokens from ``start`` on: each slot says how far its rows go."""
+    granule, tokens = manager.profile.granule, int(manager.requests.tokens[row])
+    for kind, slots in slots_of(manager, row).items():
+        arena = manager.core.pools[kind].arena.bytes
+        if kind in PAGED:
+            for block in range(start // granule, len(slots)):
+                arena[slots[block]] = min((block + 1) * granule, tokens) % 251
+        elif kind == "uncompressed_tail" or manager.profile.window_block is None:
+            arena[slots[0]] = tokens % 251
+        else:
+            for block, slot in zip(manager.requests.window_blocks([row])[0].tolist(), slots, strict=True):
+                if slot != GUARD:
+                    arena[slot] = min((block + 1) * manager.profile.window_block, tokens) % 251
+
+
+def contents(manager: Manager, row: int) -> dict[str, list[int | None]]:
+    """First byte of each slot of a row, in the order of its tables; the device writes all bytes of one alike."""
+    found: dict[str, list[int | None]] = {}
+    for kind, slots in slots_of(manager, row).items():
+        arena = manager.core.pools[kind].arena.bytes
+        found[kind] = [None if slot == GUARD else int(arena[slot, 0]) for slot in slots]
+        if kind == "swa_window" and manager.profile.window_block is not None:  # of blocks that no query reads any more
+            low = max(0, int(manager.requests.tokens[row]) - (manager.profile.window or 1) + 1)
+            blocks = manager.requests.window_blocks([row])[0]
+            read = (blocks >= 0) & ((blocks + 1) * manager.profile.window_block > low)
+            found[kind] = [one if needed else None for one, needed in zip(found[kind], read.tolist(), strict=True)]
+    return found
+
+
 def audited(manager: Manager) -> None:
     assert manager.audit().violations == ()
 
