@@ -452,7 +452,7 @@ def verified_prefix_plan(
     where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
     if (sums is None) != (wanted is None):
         raise LaunchRefused(f"{where} has sums on one side only; fix: pass both, or None for both")
-    if check.side is not Side.READER:
+    if check.side != Side.READER:
         raise LaunchRefused(f"{where} has a writer's check; fix: a prefix is verified for who reads it")
     needs: list[tuple[str, Pointer | None, int]] = [
         ("offsets", offsets, 4 * (most + 1)), ("ids", ids, 4 * blocks), ("sums", sums, 8 * blocks),

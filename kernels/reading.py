@@ -125,7 +125,7 @@ def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entr
         return (words >> np.uint64(bits.shift) & np.uint64(bits.mask)).astype(np.int64)
 
     codes = _by_state(check.kind)[(field("pins") > 0).astype(np.intp), field("state")]
-    if check.side is Side.WRITER:
+    if check.side == Side.WRITER:
         at_work = (codes == Refusal.BUSY) | (codes == Refusal.PENDING)
         codes = np.where(at_work, 0, np.where(codes == 0, np.uint8(Refusal.ILLEGAL), codes))
     if check.versions is not None:
