@@ -17,6 +17,22 @@ PINNED = tuple(kind for kind, table in KINDS.items() if "pin" in table.EVENTS)
 GENERATIONS = 2
 
 
+def random_bytes(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.uint8]:
+    return rng.integers(256, size=shape).astype(np.uint8)
+
+
+def some_slots(rng: np.random.Generator, slots: int, entries: int, *, unique: bool = False) -> npt.NDArray[np.int32]:
+    """Slots with repetitions, or none of them twice."""
+    drawn = rng.permutation(slots)[:entries] if unique else rng.integers(slots, size=entries)
+    return drawn.astype(np.int32)
+
+
+def with_strangers(rng: np.random.Generator, ids: npt.NDArray[np.int32], slots: int) -> npt.NDArray[np.int32]:
+    """Some entries name no slot: a table's guard, and just past the end."""
+    drawn = rng.random(len(ids))
+    return np.where(drawn < 0.1, -1, np.where(drawn < 0.2, slots, ids)).astype(np.int32)
+
+
 def words_of(rng: np.random.Generator, kind: str, count: int) -> npt.NDArray[np.uint64]:
     """Words of few generations and versions, pinned or not: half sealed or being filled, the others in any state."""
     layout, states = KINDS[kind].LAYOUT, KINDS[kind].STATES
@@ -31,14 +47,22 @@ def words_of(rng: np.random.Generator, kind: str, count: int) -> npt.NDArray[np.
 
 
 def check_of(
-    rng: np.random.Generator, kind: str, slots: int, entries: int, side: Side = Side.READER
+    rng: np.random.Generator,
+    kind: str,
+    slots: int,
+    entries: int,
+    side: Side = Side.READER,
+    versions: bool = True,
 ) -> Check[npt.NDArray[Any]]:
-    """Words of so many slots, generations that are often right, and a few entries that are refused already."""
+    """Words of so many slots, generations that are often right, and a few entries that are refused already.
+
+    Keys of an indexer also have versions, unless ``versions`` is False.
+    """
     words = words_of(rng, kind, slots)
     expected = rng.integers(GENERATIONS, size=entries).astype(np.uint32)
     refusals = np.where(rng.random(entries) < 0.1, 7, 0).astype(np.uint8)
-    versions = rng.integers(2, size=entries).astype(np.uint32) if kind == "indexer_state" else None
-    return Check(kind, words, expected, refusals, side, versions)
+    routes = rng.integers(2, size=entries).astype(np.uint32) if versions and kind == "indexer_state" else None
+    return Check(kind, words, expected, refusals, side, routes)
 
 
 def sound_check(kind: str, slots: int, entries: int, generation: int = 1) -> Check[npt.NDArray[Any]]:

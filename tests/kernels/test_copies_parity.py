@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -21,31 +19,15 @@ from kvfsm.kernels.copies import (
     window_gather_plan,
 )
 from kvfsm.kernels.launch import Launcher
-from kvfsm.kernels.reading import Check, Side
+from kvfsm.kernels.reading import Side
 
-from .pools import PINNED, Uploaded, check_of, copied
+from .pools import PINNED, Uploaded, check_of, copied, random_bytes, some_slots, with_strangers
 
 SIZES = (16, 512, 2048 + 16, 8192, 8192 + 4096 + 16)
 """Bytes of a slot: one vector, part of a round, more than a round, a strip, more than a strip."""
 
 BESIDE = 48
 """Bytes between what is copied of two slots."""
-
-
-def random_bytes(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.uint8]:
-    return rng.integers(256, size=shape).astype(np.uint8)
-
-
-def some_slots(rng: np.random.Generator, slots: int, entries: int, *, unique: bool = False) -> npt.NDArray[np.int32]:
-    """Slots with repetitions, or none of them twice."""
-    drawn = rng.permutation(slots)[:entries] if unique else rng.integers(slots, size=entries)
-    return drawn.astype(np.int32)
-
-
-def with_strangers(rng: np.random.Generator, ids: npt.NDArray[np.int32], slots: int) -> npt.NDArray[np.int32]:
-    """Some entries name no slot: a table's guard, and just past the end."""
-    drawn = rng.random(len(ids))
-    return np.where(drawn < 0.1, -1, np.where(drawn < 0.2, slots, ids)).astype(np.int32)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -64,7 +46,7 @@ def test_gather_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, ki
     slots, entries, size = 40, 60, 528
     arena, out, up = random_bytes(rng, slots, size), random_bytes(rng, entries, size), Uploaded(launcher)
     ids = with_strangers(rng, some_slots(rng, slots, entries), slots)
-    check = without_versions(check_of(rng, kind, slots, entries, side))
+    check = check_of(rng, kind, slots, entries, side, versions=False)
     plan = gather_plan(up(arena), size, slots, up(ids), entries, size, up(out), check=up.check(check))
     launcher.launch(plan)
     right = copied(check)
@@ -101,7 +83,7 @@ def test_scatter_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, k
     slots, entries, size = 60, 50, 528
     arena, data, up = random_bytes(rng, slots, size), random_bytes(rng, entries, size), Uploaded(launcher)
     ids = with_strangers(rng, some_slots(rng, slots, entries, unique=True), slots)
-    check = without_versions(check_of(rng, kind, slots, entries, side))
+    check = check_of(rng, kind, slots, entries, side, versions=False)
     live = np.array([entries - 5], np.int64)
     launcher.launch(
         scatter_plan(
@@ -234,7 +216,3 @@ def rows_of(
     """Slots as [slots, pages, page_rows, row_bytes], without what lies between pages."""
     shape, strides = (len(arena), pages, page_rows, row_bytes), (arena.shape[1], page_stride, row_bytes, 1)
     return np.ndarray(shape, np.uint8, arena.data, 0, strides)
-
-
-def without_versions(check: Check[npt.NDArray[Any]]) -> Check[npt.NDArray[Any]]:
-    return Check(check.kind, check.words, check.expected, check.refusals, check.side)
