@@ -55,6 +55,12 @@ def width_of(kernel: str) -> int:
     return max(len(KINDS[kind].EVENTS[event].given) for kind, event in events if event is not None)
 
 
+def pins_bits(kind: str) -> int:
+    """The bits of a machine's words that count pins."""
+    pins = KINDS[kind].LAYOUT.field("pins")
+    return pins.mask << pins.shift
+
+
 def first_places(slots: Mapping[str, int]) -> Places:
     """Where each machine's words begin, uint32 [machines + 1], for so many slots each; absent machines have none.
 
@@ -395,8 +401,7 @@ def put_words(kind: str, words: Words, slots: Places, values: Words) -> Codes:
     """
     codes = np.full(len(slots), CallRefusal.NO_SLOT, np.uint8)
     table = KINDS[kind]
-    pins, generation, unpin = table.LAYOUT.field("pins"), table.LAYOUT.field("generation"), event_of(kind, "unpin")
-    bits = np.uint64(pins.mask << pins.shift)
+    bits, generation, unpin = np.uint64(pins_bits(kind)), table.LAYOUT.field("generation"), event_of(kind, "unpin")
     for value, slot in enumerate(slots.tolist()):
         if slot >= len(words):
             continue
