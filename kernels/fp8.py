@@ -109,6 +109,12 @@ def scales_of(values: Floats, least_peak: float, power_of_two: bool = False) -> 
     return floats_of(_ue8m0(scales) << np.uint32(23)) if power_of_two else scales
 
 
+def v4_scales_of(groups: Floats, least_peak: float) -> tuple[Floats, Bytes]:
+    """Scales float32 [...] of groups float32 [..., 64], powers of two, and their codes uint8 [...] (ue8m0)."""
+    exponents = _ue8m0(scales_of(groups, least_peak))
+    return floats_of(exponents << np.uint32(23)), exponents.astype(np.uint8)
+
+
 def quantised(values: Floats, scales: Floats) -> Bytes:
     """E4M3 codes uint8 [..., group] of groups float32 [..., group] with these scales float32 [...]."""
     return to_e4m3(quotient(values, scales[..., None]))
@@ -136,8 +142,8 @@ def _from_ue8m0(codes: Bytes) -> Floats:
 def v4_row(halves: Halves, least_peak: float = V4_LEAST_PEAK) -> tuple[Bytes, Bytes]:
     """Data rows uint8 [n, 576] and scale rows uint8 [n, 8] of bfloat16 [n, 512]."""
     groups = from_bf16(halves[:, :V4_CODES]).reshape(len(halves), -1, V4_GROUP)
-    exponents = _ue8m0(scales_of(groups, least_peak))
-    codes = quantised(groups, floats_of(exponents << np.uint32(23))).reshape(len(halves), V4_CODES)
+    group_scales, exponents = v4_scales_of(groups, least_peak)
+    codes = quantised(groups, group_scales).reshape(len(halves), V4_CODES)
     scales = np.zeros((len(halves), V4_SCALE_BYTES), np.uint8)
     scales[:, : exponents.shape[1]] = exponents
     return np.hstack((codes, np.ascontiguousarray(halves[:, V4_CODES:]).view(np.uint8))), scales
@@ -189,7 +195,7 @@ def gather_dequantise_v4(
     An entry whose rows exceed the page is refused as ``BAD_ARGUMENT``.
     Source of the row: FlashMLA's page as vLLM 0.33.0 fills it (v1/attention/backends/mla/flashmla_sparse.py).
     """
-    data, scales = _v4_views(pages, page_rows)
+    data, scales = v4_views(pages, page_rows)
     for entry, slot, count in _readable(check, pages, ids, rows, page_rows):
         out[entry, :count] = from_v4_row(data[slot, :count], scales[slot, :count])
 
@@ -224,7 +230,7 @@ def gather_dequantise_rows(
 
     Bytes: width + 4 read and 2 width written a row; 29 an entry. Floor for indexer keys: 128 ki tokens 12 us.
     """
-    codes, scales = _row_views(pages, page_rows, width)
+    codes, scales = row_views(pages, page_rows, width)
     for entry, slot, count in _readable(check, pages, ids, rows, page_rows):
         out[entry, :count] = to_bf16(dequantised(codes[slot, :count], scales[slot, :count].view(np.float32)[:, 0]))
 
@@ -252,8 +258,8 @@ def quantise_insert_v4(
     Floor at 4.3 TB/s: 8 ki rows 3.1 us, under a launch.
     A row beyond the page is refused as ``BAD_ARGUMENT``.
     """
-    data, scales = _v4_views(pages, page_rows)
-    for entry, slot, row in _writable(check, pages, ids, rows, page_rows):
+    data, scales = v4_views(pages, page_rows)
+    for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
         codes, exponents = v4_row(values[entry : entry + 1], least_peak)
         data[slot, row], scales[slot, row] = codes[0], exponents[0]
 
@@ -272,7 +278,7 @@ def quantise_insert_v32(
     Bytes: 1152 read and 656 written a row, and 24. Floor: 8 ki rows 3.5 us.
     """
     data = _v32_view(pages, page_rows)
-    for entry, slot, row in _writable(check, pages, ids, rows, page_rows):
+    for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
         data[slot, row] = v32_row(values[entry : entry + 1], least_peak)[0]
 
 
@@ -293,14 +299,14 @@ def quantise_insert_rows(
 
     Bytes: 2 width read and width + 4 written a row, and 24. Floor for indexer keys: 8 ki rows 0.8 us.
     """
-    codes, scales = _row_views(pages, page_rows, width)
-    for entry, slot, row in _writable(check, pages, ids, rows, page_rows):
+    codes, scales = row_views(pages, page_rows, width)
+    for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
         given = from_bf16(values[entry])
         scale = scales_of(given, least_peak, power_of_two)
         codes[slot, row], scales[slot, row] = quantised(given, scale), scale.reshape(1).view(np.uint8)
 
 
-def _v4_views(pages: Bytes, page_rows: int) -> tuple[Bytes, Bytes]:
+def v4_views(pages: Bytes, page_rows: int) -> tuple[Bytes, Bytes]:
     """Data rows [slots, page_rows, 576] and scale rows [slots, page_rows, 8] of V4 pages."""
     end = page_rows * V4_DATA_BYTES
     return _rows_at(pages, 0, page_rows, V4_DATA_BYTES), _rows_at(pages, end, page_rows, V4_SCALE_BYTES)
@@ -310,7 +316,7 @@ def _v32_view(pages: Bytes, page_rows: int) -> Bytes:
     return _rows_at(pages, 0, page_rows, V32_BYTES)
 
 
-def _row_views(pages: Bytes, page_rows: int, width: int) -> tuple[Bytes, Bytes]:
+def row_views(pages: Bytes, page_rows: int, width: int) -> tuple[Bytes, Bytes]:
     """Codes [slots, page_rows, width] and scales [slots, page_rows, 4] of pages of plain rows."""
     return _rows_at(pages, 0, page_rows, width), _rows_at(pages, page_rows * width, page_rows, 4)
 
@@ -335,15 +341,25 @@ def _readable(
     return _touchable(check, len(pages), ids, rows, rows <= page_rows)
 
 
-def _writable(
+def writable(
     check: Check[npt.NDArray[Any]] | None,
-    pages: Bytes,
+    slots: int,
     ids: npt.NDArray[np.int32],
     rows: npt.NDArray[np.uint32],
     page_rows: int,
+    among: npt.NDArray[np.intp] | None = None,
 ) -> list[tuple[int, int, int]]:
-    """Entry, slot and row of what may be written; why the others may not is written to ``check.refusals``."""
-    return _touchable(check, len(pages), ids, rows, rows < page_rows)
+    """Entry, slot and row of what may be written; why the others may not is written to ``check.refusals``.
+
+    Args:
+        check: None where nobody asks.
+        slots: of the pool.
+        ids: int32 [n], slots.
+        rows: uint32 [n], rows of the page.
+        page_rows: how many there are.
+        among: entries that are looked at; all by default.
+    """
+    return _touchable(check, slots, ids, rows, rows < page_rows, among)
 
 
 def _touchable(
@@ -352,12 +368,17 @@ def _touchable(
     ids: npt.NDArray[np.int32],
     rows: npt.NDArray[np.uint32],
     within: npt.NDArray[np.bool_],
+    among: npt.NDArray[np.intp] | None = None,
 ) -> list[tuple[int, int, int]]:
-    codes = np.where((ids >= 0) & (ids < slots), 0, CallRefusal.NO_SLOT) if check is None else answers(check, ids)
-    codes = np.where((codes == 0) & ~within, CallRefusal.BAD_ARGUMENT, codes)
+    at = np.arange(len(ids)) if among is None else among
+    mine = ids[at]
+    codes = (
+        np.where((mine >= 0) & (mine < slots), 0, CallRefusal.NO_SLOT) if check is None else answers(check, mine, at)
+    )
+    codes = np.where((codes == 0) & ~within[at], CallRefusal.BAD_ARGUMENT, codes)
     if check is not None:
-        check.refusals[: len(ids)] = codes
-    found = np.flatnonzero(codes == 0)
+        check.refusals[at] = codes
+    found = at[codes == 0]
     return list(zip(found.tolist(), ids[found].tolist(), rows[found].tolist(), strict=True))
 
 

@@ -31,14 +31,6 @@ static_assert(kV32Codes / 8 == 2 * kWarpLanes, "a lane has two units of codes");
 // Plain rows: a page is all its rows of codes, then all its scales.
 constexpr kv_u32 kUnitsPerLane = 4;  // a row has at most 1024 elements
 
-// Whether the slot may be touched, and the caller's numbers are within bounds; if not, why is written.
-__device__ __forceinline__ bool kv_look_and_bound(
-    const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots, bool is_within) {
-  if (kv_look(check, entry, slot, slots) != kv_refusal::kApplied) return false;
-  if (!is_within && check.words != nullptr) kv_refuse(check, entry, kv_call::kBadArgument);
-  return is_within;
-}
-
 // -- Gather -----------------------------------------------------------------------------------------------------------
 
 // What a block reads: the first rows of one slot's page.

@@ -1,4 +1,4 @@
-// Groups of numbers as FP8 codes with one scale; meaning and reference in kernels/fp8.py.
+// Groups of numbers as FP8 codes with one scale; meaning and reference in kernels/fp8.py. Comes after reading.cuh.
 #ifndef KVFSM_ROWS_CUH
 #define KVFSM_ROWS_CUH
 
@@ -9,6 +9,14 @@ __device__ __forceinline__ kv_u32 kv_in_use(const kv_i64* live, kv_u32 most) {
   if (live == nullptr) return most;
   const kv_i64 count = *live;
   return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
+}
+
+// Whether the slot may be touched, and the caller's numbers are within bounds; if not, why is written.
+__device__ __forceinline__ bool kv_look_and_bound(
+    const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots, bool is_within) {
+  if (kv_look(check, entry, slot, slots) != kv_refusal::kApplied) return false;
+  if (!is_within && check.words != nullptr) kv_refuse(check, entry, kv_call::kBadArgument);
+  return is_within;
 }
 
 // -- Scales -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Floats as kernels compute them: FP8 and bfloat16 against ml_dtypes, exp against double precision, tiny numbers flushed."""
+"""Floats as kernels compute them: FP8 and bfloat16 as ml_dtypes has them, exp, and tiny numbers that count as zero."""
 
 from __future__ import annotations
 
