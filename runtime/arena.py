@@ -1,11 +1,51 @@
-"""The bytes of one kind: ``slots`` rows of ``slot_bytes`` each at an aligned base that never moves."""
+"""The bytes of one kind: ``slots`` rows of ``slot_bytes`` each at an aligned base that never moves.
+
+They lie in memory of the host, or in memory that it can't touch, such as a GPU's. Then nobody but a backend copies them.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .layout import Layout, Part
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """Memory that the host can't touch, such as a GPU's: ``size`` bytes from ``address`` on."""
+
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBytes:
+    """Bytes of slots in such memory.
+
+    address  of the first byte
+    shape    [slots, slot_bytes], or [slots, rows, row_bytes]
+    stride   bytes from one slot to the next; within a slot they lie one after the other
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    stride: int
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def item_bytes(self) -> int:
+        """Of one slot."""
+        return math.prod(self.shape[1:])
+
+
+Region = NDArray[np.uint8] | RemoteBytes
+"""What a backend is handed: uint8 [slots, slot_bytes] or [slots, rows, row_bytes] of an arena."""
 
 
 class Arena:
@@ -14,38 +54,63 @@ class Arena:
     Args:
         layout: how a slot's bytes lie.
         slots: slots to hold.
-        buffer: writable memory to use, such as pinned host memory, at least ``slots * layout.slot_bytes`` bytes; own
-            memory when None.
+        buffer: writable memory to use, such as pinned host memory or a GPU's, at least ``slots * layout.slot_bytes``
+            bytes; own memory when None.
         base_alignment: alignment of the first byte of own memory.
 
     Raises:
         ValueError: a given buffer is too small or read-only.
     """
 
-    __slots__ = ("bytes", "layout")
+    __slots__ = ("layout", "region")
 
     def __init__(
         self,
         layout: Layout,
         slots: int,
         *,
-        buffer: NDArray[np.uint8] | bytearray | memoryview | None = None,
+        buffer: NDArray[np.uint8] | bytearray | memoryview | RemoteMemory | None = None,
         base_alignment: int = 4096,
     ) -> None:
         size = slots * layout.slot_bytes
+        self.layout = layout
+        self.region: Region
+        if isinstance(buffer, RemoteMemory):
+            if buffer.size < size:
+                raise ValueError(f"{layout.kind}: buffer of {buffer.size} bytes; give {size} writable bytes")
+            self.region = RemoteBytes(buffer.address, (slots, layout.slot_bytes), layout.slot_bytes)
+            return
         if buffer is None:
             flat = _aligned(size, base_alignment)
         else:
             flat = np.frombuffer(buffer, np.uint8)
             if flat.size < size or not flat.flags.writeable:
                 raise ValueError(f"{layout.kind}: buffer of {flat.size} bytes; give {size} writable bytes")
-        self.layout = layout
-        self.bytes: NDArray[np.uint8] = flat[:size].reshape(slots, layout.slot_bytes)
+        self.region = flat[:size].reshape(slots, layout.slot_bytes)
+
+    def __len__(self) -> int:
+        return len(self.region)
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All slots, uint8 [slots, slot_bytes].
+
+        Raises:
+            TypeError: they lie in memory that the host can't touch.
+        """
+        if isinstance(self.region, RemoteBytes):
+            raise TypeError(f"the host can't touch the slots of {self.layout.kind}; copy them by the backend")
+        return self.region
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the host can't touch it."""
+        return isinstance(self.region, RemoteBytes)
 
     @property
     def base(self) -> int:
         """Address of slot 0."""
-        return int(self.bytes.ctypes.data)
+        return self.region.address if isinstance(self.region, RemoteBytes) else int(self.region.ctypes.data)
 
     @property
     def stride(self) -> int:
@@ -53,9 +118,21 @@ class Arena:
         return self.layout.slot_bytes
 
     def part(self, part: Part) -> NDArray[np.uint8]:
-        """One tensor of one layer in all slots, uint8 [slots, rows, row_bytes], without a copy."""
-        shape, strides = (len(self.bytes), part.rows, part.row_bytes), (self.stride, part.row_bytes, 1)
+        """One tensor of one layer in all slots, uint8 [slots, rows, row_bytes], without a copy; else as ``bytes``."""
+        shape, strides = (len(self), part.rows, part.row_bytes), (self.stride, part.row_bytes, 1)
         return np.ndarray(shape, np.uint8, self.bytes.data, part.offset, strides)
+
+    def part_region(self, part: Part) -> Region:
+        """The same for a backend, wherever the arena lies."""
+        if isinstance(self.region, RemoteBytes):
+            shape = (len(self), part.rows, part.row_bytes)
+            return RemoteBytes(self.region.address + part.offset, shape, self.stride)
+        return self.part(part)
+
+    def overlaps(self, other: Arena) -> bool:
+        """Whether two arenas have a byte in common."""
+        ends = self.base + len(self) * self.stride, other.base + len(other) * other.stride
+        return max(self.base, other.base) < min(ends)
 
 
 def _aligned(size: int, alignment: int) -> NDArray[np.uint8]:

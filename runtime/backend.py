@@ -1,30 +1,44 @@
-"""Who moves bytes. The manager decides which slots; a backend copies, clears, packs and expands them."""
+"""Who moves bytes. The manager decides which slots; a backend copies, clears, packs and expands them.
+
+A ``Device`` besides follows what becomes of the slots' words, because its launches look at them, and says when they have
+ended. The manager asks for it where there is one; for a backend of the host nothing of that is done.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from .layout import Layout
+from .lease import Done
+from .table import Fired
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 
 
 class Backend(Protocol):
-    """Kernels over an arena. ``arena`` is uint8 [slots, rows, row_bytes] or [slots, slot_bytes]; slots are unique."""
+    """Kernels over an arena.
 
-    def gather(self, arena: Bytes, slots: Slots) -> Bytes:
+    ``arena`` is uint8 [slots, rows, row_bytes] or [slots, slot_bytes]: an array, or ``RemoteBytes`` where the host can't
+    touch it. Slots are unique.
+    """
+
+    def gather(self, arena: Any, slots: Slots) -> Bytes:
         """New array with the bytes of some slots, in their order."""
         ...
 
-    def scatter(self, arena: Bytes, slots: Slots, data: Bytes) -> None:
+    def scatter(self, arena: Any, slots: Slots, data: Bytes) -> None:
         """Write data [n, ...] into some slots."""
         ...
 
-    def scrub(self, arena: Bytes, slots: Slots) -> None:
+    def scrub(self, arena: Any, slots: Slots) -> None:
         """Clear some slots."""
         ...
 
@@ -39,3 +53,41 @@ class Backend(Protocol):
             ValueError: a string that ``pack`` did not make for this layout.
         """
         ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """What a backend has besides whose kernels look at the slots' words, and end after the call that launched them."""
+
+    def watch(self, pools: Mapping[str, Pool]) -> None:
+        """These are words and bytes of each kind from now on. The caller holds the manager's lock."""
+        ...
+
+    def fired(self, fired: Fired) -> None:
+        """An event was called on some slots; ``KERNELS`` of its table may name a kernel. Under the manager's lock."""
+        ...
+
+    def read(self, kind: str, arena: Any, slots: Slots, expected: npt.NDArray[Any]) -> tuple[Bytes, int]:
+        """As ``gather``, of slots that are leased: the launch that copies them looks at their words again.
+
+        Args:
+            kind: whose slots they are.
+            arena: as for ``gather``.
+            slots: [n].
+            expected: [n], the generations that are leased.
+
+        Returns:
+            The bytes and 0; or bytes that are not to be used, and the code of the first slot's refusal.
+        """
+        ...
+
+    def ended(self) -> Done | None:
+        """Says whether all that was launched so far has ended; None when it has."""
+        ...
+
+
+def both(first: Done | None, second: Done | None) -> Done | None:
+    """Whether the device has ended what either of two says; None where nothing is to wait for."""
+    if first is None or second is None:
+        return first or second
+    return lambda: first() and second()

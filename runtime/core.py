@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
-from .arena import Arena
+from .arena import Arena, RemoteMemory
 from .errors import Refused
 from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
@@ -29,7 +29,7 @@ from .table import Eviction, OnEvent, Table
 from .tenants import Tenants, evict_in_turn
 from .tombstones import Tombstones
 
-Buffers = Mapping[str, npt.NDArray[np.uint8]]
+Buffers = Mapping[str, npt.NDArray[np.uint8] | RemoteMemory]
 
 
 class Core:
@@ -119,7 +119,7 @@ class Core:
             layout.check_pool(count, self.profile.offset_bits)
             arena = Arena(layout, count, buffer=buffers.get(kind))
             for other, earlier in arenas.items():
-                if np.may_share_memory(arena.bytes, earlier.bytes):
+                if arena.overlaps(earlier):
                     raise ValueError(f"the buffers of {other} and {kind} share memory; give each kind its own")
             arenas[kind] = arena
         return arenas

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
+from .arena import Region
 from .errors import Refused
 from .generated import CapturedGraphTable, Refusal
 from .generated.captured_graph import CapturedGraphState
@@ -61,9 +62,9 @@ class Inputs:
     bucket: int
     tables: Mapping[str, Any]
 
-    def part(self, kind: str, part: str, layer: int) -> npt.NDArray[np.uint8]:
-        """One tensor of all slots, uint8 [slots, rows, row_bytes]."""
-        return self.manager.core.pools[kind].arena.part(self.manager.profile.layouts[kind].part(part, layer))
+    def part(self, kind: str, part: str, layer: int) -> Region:
+        """One tensor of all slots, uint8 [slots, rows, row_bytes]; by its address where it lies on a device."""
+        return self.manager.core.pools[kind].arena.part_region(self.manager.profile.layouts[kind].part(part, layer))
 
 
 Step = Callable[[Launch, Inputs], None]

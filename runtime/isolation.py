@@ -73,5 +73,5 @@ class Isolation:
         if whose != UNKNOWN:
             foreign &= left != whose
         if foreign.any():
-            self._backend.scrub(pool.arena.bytes, slots[foreign])
+            self._backend.scrub(pool.arena.region, slots[foreign])
             pool.left[slots[foreign]] = CLEAN

@@ -160,7 +160,8 @@ class Lease(Handle):
         if kind not in self.slots:
             raise KeyError(f"the lease has no slots of {kind!r}, but of {', '.join(self.slots)}")
         self._manager.check_held(self)
-        found = self._manager.read(kind, part, layer, self.slots[kind])
+        leased = self._manager.lessor.receipt_of(self).generations[kind]
+        found = self._manager.read(kind, part, layer, self.slots[kind], leased)
         self._manager.check_held(self)  # what was gathered meanwhile may be another's
         found.flags.writeable = False
         return found

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, Claim, Reason
+from .backend import both
 from .errors import Refused
 from .generated import Refusal
 from .leaks import Leak
@@ -168,7 +169,8 @@ class Lessor:
 
     def _close(self, receipt: Receipt, done: Done | None) -> None:
         """End a lease; what may raise comes before anything has changed."""
-        done = still(done)
+        device = self._manager.device
+        done = still(done if device is None else both(done, device.ended()))
         self._manager.unpark()
         self._manager.tick()
         del self.receipts[receipt.lease_id]

@@ -257,7 +257,7 @@ class Loader:
             if batch.begin == "expand_begin":
                 if count:
                     data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed[:count])
-                    manager.backend.scatter(manager.core.pools[batch.kind].arena.bytes, batch.slots[:count], data)
+                    manager.backend.scatter(manager.core.pools[batch.kind].arena.region, batch.slots[:count], data)
                 given = np.ones(count, np.bool_)
             else:
                 given = self._read(ticket, batch, count)
@@ -275,11 +275,16 @@ class Loader:
         manager, claim = self._manager, ticket.plan.claim
         if manager.store is None or not count:
             return np.zeros(count, np.bool_)
-        arena = manager.core.pools[batch.kind].arena.bytes
+        arena, slots = manager.core.pools[batch.kind].arena, batch.slots[:count]
         names = manager.object_of(claim.digests, claim.salt, batch.kind, batch.places[:count])
-        found = manager.store.get_many(names, [arena[slot] for slot in batch.slots[:count].tolist()])
+        whole = arena.stride
+        if arena.is_remote:
+            staged = np.zeros((count, whole), np.uint8)
+            found = manager.store.get_many(names, list(staged))
+            manager.backend.scatter(arena.region, slots, staged)
+        else:
+            found = manager.store.get_many(names, [arena.bytes[slot] for slot in slots.tolist()])
         batch.lossy[:count] = [bool(one.meta.get("lossy", False)) for one in found]
-        whole = arena.shape[1]
         return np.array([one.verdict == 0 and one.length == whole for one in found], np.bool_)
 
     def _land_all(self, ticket: Ticket) -> None:

@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Plan, Reason
 from .audit import Audit, audit
-from .backend import Backend
+from .arena import RemoteBytes
+from .backend import Backend, Device
 from .core import Buffers, Core
 from .errors import Refused
 from .expiry import drop_expired, expire, free_out_of_window
 from .fill import Fill
 from .filling import Filler
-from .generated import KINDS
+from .generated import KINDS, Refusal
 from .isolation import CLEAN, Isolation
 from .keys import Keys, Media
 from .layers import LayerCounts, alignment
@@ -110,7 +111,7 @@ class Manager:
         rows: int = 256,
         copy_bytes: int = 1,
         io_bytes: int = 1,
-        buffers: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+        buffers: Buffers | None = None,
         on_event: OnEvent | None = None,
         trace: EventTrace | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -129,7 +130,9 @@ class Manager:
         tell = told(on_event, recorder)
         self.isolation = Isolation(backend)
         clearing = self.isolation if scrub == "tenant" else None
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell, kinds, clearing)
+        self.device = backend if isinstance(backend, Device) else None
+        tell_pools = told(tell, None if self.device is None else self.device.fired)
+        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell_pools, kinds, clearing)
         self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
@@ -138,7 +141,8 @@ class Manager:
             lock(), lambda: audit(self).violations, None if trace is None else trace.last, self._tell_room
         )
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
-        self._watch([*(pool.table for pool in self.core.pools.values()), self.memory.table])
+        self._watch([self.memory.table])
+        self._watch_pools()
         self.clock = clock or itertools.count(1).__next__
         self.time = 0  # what the clock said last
         self.now = now
@@ -511,7 +515,7 @@ class Manager:
                 self.store.reset()
             for pool in self.core.pools.values() if scrub else ():
                 free = pool.free_slots
-                self.backend.scrub(pool.arena.bytes, free[free < pool.hot])
+                self.backend.scrub(pool.arena.region, free[free < pool.hot])
                 pool.left[free[free < pool.hot]] = CLEAN
             return self.epoch
 
@@ -558,10 +562,12 @@ class Manager:
             self.unpark()
             if slots is None:
                 move_cached(self, buffers or {}, void)
+                if self.device is not None:
+                    self.device.watch(self.core.pools)
             else:
                 aside = bool(self.core.scratch)
                 begin_empty(self, slots, buffers or {}, void)
-                self._watch([pool.table for pool in self.core.pools.values()])
+                self._watch_pools()
                 if aside:
                     self._set_aside()
             self.matcher = self._make_matcher()
@@ -596,19 +602,40 @@ class Manager:
         self.lock.check()
         self.lessor.check_held(lease)
 
-    def read(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Bytes of a part in some slots, uint8 [n, rows, row_bytes]: a view at equal distances, else new memory."""
+    def read(
+        self,
+        kind: str,
+        part: str,
+        layer: int,
+        slots: npt.NDArray[Any],
+        leased: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """Bytes of a part in some slots, uint8 [n, rows, row_bytes].
+
+        On the host a view at equal distances, else new memory. On a device a copy; where generations are ``leased``,
+        the launch that copies the slots looks at their words again.
+
+        Raises:
+            Refused: what a slot's word on the device says; its generation has moved, say.
+        """
         self.lock.check()
-        arena = self.core.pools[kind].arena
-        tensor = arena.part(self.profile.layouts[kind].part(part, layer))
-        where = _even(slots)
-        return tensor[where] if where is not None else self.backend.gather(tensor, slots)
+        arena, where = self.core.pools[kind].arena, self.profile.layouts[kind].part(part, layer)
+        if not arena.is_remote:
+            tensor, even = arena.part(where), _even(slots)
+            return tensor[even] if even is not None else self.backend.gather(tensor, slots)
+        if leased is None or self.device is None:
+            return self.backend.gather(arena.part_region(where), slots)
+        data, code = self.device.read(kind, arena.part_region(where), slots, leased)
+        if code:
+            refusal = Refusal(code)
+            raise Refused(refusal, "device", f"a slot of {kind} can't be read: {refusal.reason}")
+        return data
 
     def write(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> None:
         """Put bytes of a part into slots, unless ``data`` is the slots' own memory."""
         self.lock.check()
-        tensor = self.core.pools[kind].arena.part(self.profile.layouts[kind].part(part, layer))
-        if not np.may_share_memory(data, tensor):
+        tensor = self.core.pools[kind].arena.part_region(self.profile.layouts[kind].part(part, layer))
+        if isinstance(tensor, RemoteBytes) or not np.may_share_memory(data, tensor):
             self.backend.scatter(tensor, slots, data)
 
     def components(self, slots: Mapping[str, npt.NDArray[np.int32]]) -> tuple[Component, ...]:
@@ -752,6 +779,12 @@ class Manager:
         """Let the trace know of words that the manager keeps from now on."""
         if self._recorder is not None:
             self._recorder.watch(tables, self.lock.lock)
+
+    def _watch_pools(self) -> None:
+        """Let the trace and the device know of the words of the pools."""
+        self._watch([pool.table for pool in self.core.pools.values()])
+        if self.device is not None:
+            self.device.watch(self.core.pools)
 
     def _set_aside(self) -> None:
         self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")

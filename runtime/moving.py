@@ -64,7 +64,12 @@ def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
         pass
     _end_all(manager)
     for kind, arena in arenas.items():
-        arena.bytes[:] = pools[kind].arena.bytes
+        before = pools[kind].arena
+        if arena.is_remote or before.is_remote:
+            every = np.arange(len(arena))
+            manager.backend.scatter(arena.region, every, manager.backend.gather(before.region, every))
+        else:
+            arena.bytes[:] = before.bytes
         pools[kind].arena = arena
 
 
@@ -93,7 +98,7 @@ def _check_apart(manager: Manager, new: Arenas) -> None:
     """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
     for kind, arena in new.items():
         for other, pool in manager.core.pools.items():
-            if other != kind and np.may_share_memory(arena.bytes, pool.arena.bytes):
+            if other != kind and arena.overlaps(pool.arena):
                 raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
 
 

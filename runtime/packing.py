@@ -77,7 +77,7 @@ class Packer:
             self.open.append(packing := Packing(next(self._numbers), source, copies, manager.site()))
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
-            blobs = manager.backend.pack(layout, pool.arena.bytes[source], lossy)
+            blobs = manager.backend.pack(layout, manager.backend.gather(pool.arena.region, source), lossy)
             if len(blobs) != len(source):
                 raise ValueError(f"the backend packed {len(blobs)} of {len(source)} slots")
         except BaseException:

@@ -53,7 +53,7 @@ class Pool:
         self.kind = kind
         self.arena = arena
         self.rules = rules
-        self.hot = len(arena.bytes)
+        self.hot = len(arena)
         self.table = table(self.hot + cold, on_event)
         self.whole = self.table.whole
         self.lossy = 0  # slots whose words say so

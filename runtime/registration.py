@@ -152,12 +152,12 @@ def regions_of(profile: Profile, arenas: Mapping[str, Arena]) -> tuple[Region, .
     found: list[Region] = []
     for group in profile.groups:
         arena = arenas[group.object]
-        span = max(0, len(arena.bytes) - 1) * arena.stride
+        span = max(0, len(arena) - 1) * arena.stride
         for layer in group.layers:
             for part in profile.layouts[group.object].parts:
                 if part.layer == layer:
                     base, item = arena.base + part.offset, part.payload_bytes
-                    length = span + item if len(arena.bytes) else 0
+                    length = span + item if len(arena) else 0
                     found.append(
                         Region(len(found), group.object, layer, part.name, base, length, arena.stride, item)
                     )

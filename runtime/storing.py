@@ -99,10 +99,11 @@ class Storer:
         manager, items = self._manager, []
         assert manager.store is not None
         for kind, (slots, places) in kept.items():
-            arena = manager.core.pools[kind].arena.bytes
+            arena = manager.core.pools[kind].arena
+            rows = manager.backend.gather(arena.region, slots) if arena.is_remote else map(arena.bytes.__getitem__, slots)
             names = manager.object_of(digests, salt, kind, places)
-            for slot, place, name in zip(slots.tolist(), places.tolist(), names, strict=True):
-                items.append(Item(name, arena[slot], {"boundary": place, "lossy": False}))
+            for row, place, name in zip(rows, places.tolist(), names, strict=True):
+                items.append(Item(name, row, {"boundary": place, "lossy": False}))
         written = manager.store.put_many(items, at_epoch=epoch)
         with manager.lock:
             manager.loader.attempts.forget([item.id for item in items])
