@@ -30,5 +30,12 @@ def object_ids(
     return [ObjectId(kind, _block_key(digests[place // spec.per], place % spec.per), salt) for place in found]
 
 
+def parents(core: Core, digests: list[bytes], kind: str, places: npt.NDArray[np.int64]) -> list[bytes | None]:
+    """Content key of the granule before each place of a kind that is a chain; None at its start, and of other kinds."""
+    if kind not in core.paged:
+        return [None] * len(places)
+    return [digests[place - 1] if place else None for place in places.tolist()]
+
+
 def _block_key(digest: bytes, block: int) -> bytes:
     return hashlib.sha256(digest + block.to_bytes(4, "little")).digest()

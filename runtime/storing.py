@@ -17,6 +17,7 @@ from .errors import Refused
 from .fill import Fill
 from .index import Segment, Spot
 from .keys import Keys
+from .store_keys import parents
 from .stores.store import EpochEnded, Item, StoreError
 
 if TYPE_CHECKING:
@@ -102,8 +103,10 @@ class Storer:
             arena = manager.core.pools[kind].arena
             rows = manager.backend.gather(arena.region, slots) if arena.is_remote else map(arena.bytes.__getitem__, slots)
             names = manager.object_of(digests, salt, kind, places)
-            for row, place, name in zip(rows, places.tolist(), names, strict=True):
-                items.append(Item(name, row, {"boundary": place, "lossy": False}))
+            before = parents(manager.core, digests, kind, places)
+            for row, place, name, parent in zip(rows, places.tolist(), names, before, strict=True):
+                meta: dict[str, int | str | bool] = {"boundary": place, "lossy": False}
+                items.append(Item(name, row, meta if parent is None else meta | {"parent": parent.hex()}))
         written = manager.store.put_many(items, at_epoch=epoch)
         with manager.lock:
             manager.loader.attempts.forget([item.id for item in items])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
+
+from .numbers import SOME, Bound, above, count, number, reader, size, span
 
 if TYPE_CHECKING:
     from ...runtime.profile import Profile
@@ -21,47 +22,8 @@ class Misused(Exception):
     """The command was used wrongly; the message says how to use it."""
 
 
-T = TypeVar("T")
-Bound = tuple[Callable[[Any], bool], str]
-"""What a value must keep, and what to give where it does not."""
-
-
-def _reader(read: Callable[[str], T], what: str, *bounds: Bound) -> Callable[[str], T]:
-    """What an option reads its text with.
-
-    Args:
-        read: makes a value of the text; raises ValueError or OverflowError where it is none.
-        what: is read, for people.
-        bounds: of the value.
-    """
-
-    def taken(text: str) -> T:
-        try:
-            value = read(text.replace("_", ""))
-        except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"'{text}' is no {what}") from None
-        for holds, fix in bounds:
-            if not holds(value):
-                raise argparse.ArgumentTypeError(f"{text}; give {fix}")
-        return value
-
-    return taken
-
-
-def _two(text: str) -> tuple[float, float]:
-    begin, end = map(float, text.split(":"))
-    return begin, end
-
-
-_SOME: Bound = (lambda value: value >= 1, "at least 1")
-_number = _reader(int, "whole number", (lambda value: value >= 0, "at least 0"))
-_count = _reader(int, "whole number", _SOME)
 _MOST: Bound = (lambda value: value <= READERS_MAX, f"at most {READERS_MAX}, the readers that a slot can count")
-_live = _reader(int, "whole number", _SOME, _MOST)
-_bytes = _reader(lambda text: int(float(text)), "number of bytes, such as 80e9", _SOME)
-_above = _reader(float, "number", (lambda value: 0 < value < math.inf, "a number above 0"))
-_ORDERED: Bound = (lambda times: 0 <= times[0] < times[1] < math.inf, "the earlier time first, none below 0")
-_stall = _reader(_two, "time of a stall, such as 20000:30000", _ORDERED)
+live = reader(int, "whole number", SOME, _MOST)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="the requests, JSON lines")
     parser.add_argument("--model", required=True, metavar="PROFILE", help="a model profile, such as deepseek_v4_flash")
     room = parser.add_mutually_exclusive_group()
-    room.add_argument("--slots", type=_count, metavar="N", help="slots of each kind, as far as the trace needs them")
-    room.add_argument("--memory", type=_bytes, metavar="BYTES", help="bytes of real slots, divided among the kinds")
-    parser.add_argument("--cold", type=_number, default=0, metavar="N",
+    room.add_argument("--slots", type=count, metavar="N", help="slots of each kind, as far as the trace needs them")
+    room.add_argument("--memory", type=size, metavar="BYTES", help="bytes of real slots, divided among the kinds")
+    parser.add_argument("--cold", type=number, default=0, metavar="N",
                         help="slots for packed KV: what has ended is packed while there are some")  # fmt: skip
     parser.add_argument("--store", type=Path, metavar="DIR", help="a local store behind the manager; it is left there")
-    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
-    parser.add_argument("--block", type=_count, default=512, metavar="N", help="tokens of a block of the trace (512)")
-    parser.add_argument("--chunk", type=_count, metavar="N",
+    parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
+    parser.add_argument("--block", type=count, default=512, metavar="N", help="tokens of a block of the trace (512)")
+    parser.add_argument("--chunk", type=count, metavar="N",
                         help="tokens between boundaries where window and tail are kept (a block)")  # fmt: skip
-    parser.add_argument("--audit", type=_number, metavar="N",
+    parser.add_argument("--audit", type=number, metavar="N",
                         help="requests between audits, 0: one at the end (a sixteenth, at most 256)")  # fmt: skip
     parser.add_argument("--trace-out", type=Path, metavar="FILE", help="write the newest events, for `kvfsm validate`")
     parser.add_argument("--compare", action="store_true",
@@ -92,23 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--requests", type=_live, default=32, metavar="N",
+    group.add_argument("--requests", type=live, default=32, metavar="N",
                        help="requests that have slots, whether they load, wait for a step or run (32)")  # fmt: skip
-    group.add_argument("--in-flight-blocks", type=_count, metavar="N",
+    group.add_argument("--in-flight-blocks", type=count, metavar="N",
                        help="slots that open loads fill, each tier (a quarter, or the longest prompt)")  # fmt: skip
-    group.add_argument("--step-tokens", type=_count, default=8192, metavar="N",
+    group.add_argument("--step-tokens", type=count, default=8192, metavar="N",
                        help="tokens of prompts that a step computes in each queue (8192)")  # fmt: skip
-    group.add_argument("--give-up", type=_above, metavar="MS",
+    group.add_argument("--give-up", type=above, metavar="MS",
                        help="who has not begun MS after he came goes away (never)")  # fmt: skip
 
 
 def _add_costs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--step-ms", type=_above, default=20.0, metavar="MS", help="of a step, besides prompts (20)")
-    group.add_argument("--prefill", type=_above, default=60_000.0, metavar="TOKENS",
+    group.add_argument("--step-ms", type=above, default=20.0, metavar="MS", help="of a step, besides prompts (20)")
+    group.add_argument("--prefill", type=above, default=60_000.0, metavar="TOKENS",
                        help="tokens of prompts that are computed in a second (60000)")  # fmt: skip
-    group.add_argument("--disk", type=_above, default=5.0, metavar="GB", help="GB a second that the store gives (5)")
-    group.add_argument("--expand", type=_above, default=50.0, metavar="GB", help="GB a second that are expanded (50)")
-    group.add_argument("--stall", type=_stall, metavar="FROM:TO",
+    group.add_argument("--disk", type=above, default=5.0, metavar="GB", help="GB a second that the store gives (5)")
+    group.add_argument("--expand", type=above, default=50.0, metavar="GB", help="GB a second that are expanded (50)")
+    group.add_argument("--stall", type=span, metavar="FROM:TO",
                        help="the disk gives nothing from FROM to TO ms after the first request came")  # fmt: skip
 
 

@@ -3,6 +3,7 @@
   kvfsm store ls DIR      every object that can be served: kind, key, boundary, exact or lossy, bytes
   kvfsm store fsck DIR    read everything and verify every checksum; changes nothing
   kvfsm store gc DIR      remove expired and corrupt objects and what crashes left; needs the store closed
+  ... gc DIR --budget N   evict, too, by `eviction:` of ondisk_prefix, until a namespace has N bytes at most
   ... --json              {"ok", "objects", "bytes", "corrupt", "namespaces": [...]}
 
 Exit code: 0 all is well, 1 something corrupt was found, 2 no store there, or (gc) somebody has it open.
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .numbers import size
+
 if TYPE_CHECKING:
     from ...runtime.stores.inspect import Report
 
@@ -25,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
     parser.add_argument("what", choices=("ls", "fsck", "gc"), help="list, check, or collect garbage")
     parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
+    parser.add_argument("--budget", type=size, metavar="BYTES", help="gc: evict until so much is left, such as 80e9")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -34,12 +38,15 @@ def run(args: argparse.Namespace) -> int:
     from ...runtime.stores.inspect import namespaces
     from ...runtime.stores.store import StoreError, StoreLocked
 
+    if args.budget is not None and args.what != "gc":
+        print(f"kvfsm store: {args.what} changes nothing; give --budget to gc", file=sys.stderr)
+        return 2
     try:
         paths = namespaces(RealFiles(), args.directory)
         if not paths:
             print(f"kvfsm store: '{args.directory}' holds no store; {_where(args.directory)}", file=sys.stderr)
             return 2
-        collected = _collect(paths) if args.what == "gc" else []
+        collected = _collect(paths, args.budget) if args.what == "gc" else []
         reports = [_look(path, verify=args.what == "fsck") for path in paths]
     except StoreLocked as problem:
         print(f"kvfsm store: {problem}", file=sys.stderr)
@@ -80,7 +87,7 @@ def _look(path: Path, verify: bool) -> Report:
     return inspect(files, path, namespace, verify, _progress(path, "checked" if verify else "seen"))
 
 
-def _collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def _collect(paths: Sequence[Path], budget: int | None) -> list[dict[str, Any]]:
     """Collect garbage in each namespace. Raises StoreError when one is in use or can't be written."""
     from ...runtime.stores.files import RealFiles, read_file
     from ...runtime.stores.inspect import read_namespace
@@ -93,8 +100,9 @@ def _collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
             continue  # the report says so
         print(f"collecting {path.name[:12]}", file=sys.stderr)
         with LocalStore(path.parent, namespace) as store:
-            done = store.collect(verify=True)
+            done = store.collect(verify=True, most_bytes=budget)
         freed = {"namespace": path.name, "expired": done.expired, "corrupt": done.corrupt, "bytes": done.bytes}
+        freed["evicted"] = done.evicted
         collected.append(freed)
     return collected
 
@@ -154,6 +162,7 @@ def _report_as_json(report: Report) -> dict[str, Any]:
 def _print(args: argparse.Namespace, reports: Sequence[Report], collected: Sequence[dict[str, Any]]) -> None:
     for done in collected:
         removed = f"{done['expired']} expired and {done['corrupt']} corrupt objects"
+        removed += f", evicted {done['evicted']}" if done["evicted"] else ""
         print(f"{done['namespace'][:12]}: removed {removed}, freed {done['bytes']} bytes")
     for report in reports:
         model = report.namespace.model_identity if report.namespace is not None else "unknown"

@@ -679,7 +679,7 @@ EVICTION = Eviction(
     event="evict",
     candidates=(_CORRUPT, _EXPIRED, _DURABLE),
     guard=_eviction_guard,
-    structure="flat",
+    structure="leaf_first",
     order=(
         OrderKey("state in [corrupt, expired]", _eviction_key_1, "true"),
         OrderKey("last_use", _eviction_key_2, "lowest"),

@@ -8,7 +8,8 @@ every call here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,7 @@ class Entry:
     """One object on its way into the directory."""
 
     name: bytes  # see `Directory.name`
+    parent: bytes | None  # name of what stands before it in its chain; None: nothing does
     epoch: int
     lossy: bool
     segment: int
@@ -52,8 +54,20 @@ class Entry:
 class Directory:
     """Objects by name, over a table that grows. Not locked."""
 
-    def __init__(self, kinds: Sequence[str], capacity: int = 256, recorder: Source | None = None) -> None:
-        """An empty directory of objects of ``kinds``; ``recorder`` is told of each event and of each longer table.
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        capacity: int = 256,
+        recorder: Source | None = None,
+        machine: type[OndiskPrefixTable] = OndiskPrefixTable,
+    ) -> None:
+        """An empty directory.
+
+        Args:
+            kinds: of the objects.
+            capacity: slots at first.
+            recorder: is told of each event and of each longer table.
+            machine: the class of the table; its ``EVICTION`` says what goes first.
 
         Raises:
             ValueError: a kind that the spec of stored objects does not have.
@@ -63,13 +77,15 @@ class Directory:
         unknown = [kind for kind in kinds if kind not in names]
         if unknown:
             raise ValueError(f"'{unknown[0]}' can't be stored; the kinds of ondisk_prefix are {', '.join(names)}")
-        self.table = OndiskPrefixTable(capacity, recorder)
-        self._recorder = recorder
-        self.meta = {name: np.zeros(capacity, dtype) for name, dtype in OndiskPrefixTable.META.items()}
+        self.table = machine(capacity, recorder)
+        self._machine, self._recorder = machine, recorder
+        self.meta = {name: np.zeros(capacity, dtype) for name, dtype in machine.META.items()}
         self._codes = {kind: names.index(kind) for kind in kinds}
         self._places = np.zeros(capacity, _PLACE)
         self._verdicts = np.zeros(capacity, np.uint8)
         self._names: list[bytes] = [b""] * capacity
+        self._parents: list[bytes | None] = [None] * capacity
+        self._children: dict[bytes, int] = {}  # name -> how many that are found stand right behind it in a chain
         self._free = list(range(capacity - 1, -1, -1))
         self._slots: dict[bytes, int] = {}
         self._salts: dict[bytes, int] = {}  # name without the salt -> how many names begin so
@@ -241,6 +257,63 @@ class Directory:
         self._give_back(freed)
         return len(freed)
 
+    def touch(self, names: Iterable[bytes]) -> None:
+        """These are used just now, as far as they are known."""
+        self._clock += 1
+        self.meta["last_use"][[self._slots[name] for name in names if name in self._slots]] = self._clock
+
+    def evict(self, wanted: int, spared: Collection[bytes], *, least: int = 0) -> int:
+        """Evict durable objects in the spec's order, children before parents, until ``wanted`` bytes have gone.
+
+        What is being read stays, and so does what it stands behind.
+
+        Args:
+            wanted: bytes, headers and padding included; with 0 or less nothing goes.
+            spared: names that stay.
+            least: where no more than fewer bytes could go, nothing does.
+
+        Returns:
+            How many objects went.
+
+        """
+        gone, freed = [], 0
+        for slot in self._victims(spared):
+            if freed >= wanted:
+                break
+            gone.append(slot)
+            freed += int(self.meta["bytes"][slot])
+        if freed < least:
+            return 0
+        slots = np.array(gone, np.intp)
+        self._applied(self.table.whole.evict(slots))
+        for slot in gone:
+            self._unbind(self._names[slot])
+        self._give_back(slots)
+        return len(gone)
+
+    def _victims(self, spared: Collection[bytes]) -> Iterator[int]:
+        """Durable objects that may go, in the order in which they have to; nothing may change meanwhile."""
+        rule = self._machine.EVICTION
+        if rule is None:
+            return
+        stay = {self._slots[name] for name in spared if name in self._slots}
+        durable = np.flatnonzero(self.table.states() == _DURABLE)
+        order = rule.ordered(self.table, self.meta, rule.eligible(self.table, self.meta, durable)).tolist()
+        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay}
+        ends = [(turn, slot) for slot, turn in turns.items() if self._names[slot] not in self._children]
+        heapq.heapify(ends)
+        left: dict[bytes, int] = {}  # children that have not gone yet, of those of whom one has
+        while ends:
+            _, slot = heapq.heappop(ends)
+            yield slot
+            parent = self._parents[slot]
+            if parent is None:
+                continue
+            left[parent] = left.get(parent, self._children[parent]) - 1
+            before = self._slots.get(parent)
+            if before in turns and not left[parent]:
+                heapq.heappush(ends, (turns[before], before))
+
     # What there is.
 
     def live(self, segment: int | None = None) -> Slots:
@@ -299,18 +372,20 @@ class Directory:
     def _grow(self) -> None:
         old, more = len(self.table), max(len(self.table), 1)
         words = np.concatenate([self.table.words, np.zeros(more, np.uint64)])
-        self.table = OndiskPrefixTable(words, self._recorder)
+        self.table = self._machine(words, self._recorder)
         if self._recorder is not None:
             self._recorder.replace(self.table)
         self.meta = {name: np.concatenate([array, np.zeros(more, array.dtype)]) for name, array in self.meta.items()}
         self._places = np.concatenate([self._places, np.zeros(more, _PLACE)])
         self._verdicts = np.concatenate([self._verdicts, np.zeros(more, np.uint8)])
         self._names += [b""] * more
+        self._parents += [None] * more
         self._free += range(old + more - 1, old - 1, -1)
 
     def _place(self, slot: int, entry: Entry) -> None:
         self._clock += 1
         self._places[slot] = (entry.segment, entry.offset, entry.payload_bytes)
+        self._parents[slot] = entry.parent
         self.meta["bytes"][slot] = entry.bytes
         self.meta["last_use"][slot] = self._clock
 
@@ -321,13 +396,15 @@ class Directory:
         self._slots[name] = slot
         content = name[: 1 + KEY_BYTES]
         self._salts[content] = self._salts.get(content, 0) + 1
+        if (parent := self._parents[slot]) is not None:
+            self._children[parent] = self._children.get(parent, 0) + 1
 
     def _unbind(self, name: bytes) -> int:
-        content = name[: 1 + KEY_BYTES]
-        self._salts[content] -= 1
-        if not self._salts[content]:
-            del self._salts[content]
-        return self._slots.pop(name)
+        slot = self._slots.pop(name)
+        _less(self._salts, name[: 1 + KEY_BYTES])
+        if (parent := self._parents[slot]) is not None:
+            _less(self._children, parent)
+        return slot
 
     def _expire(self, slots: Slots) -> None:
         self._applied(self.table.whole.expire(slots, expected=self._generations(slots)))
@@ -343,3 +420,10 @@ class Directory:
     @staticmethod
     def _applied(codes: NDArray[np.uint8]) -> None:
         assert not codes.any(), f"refused: {[Refusal(int(code)).name for code in codes if code]}"
+
+
+def _less(counts: dict[bytes, int], name: bytes) -> None:
+    """One less of a name that is counted; none is no entry."""
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

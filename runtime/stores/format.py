@@ -22,7 +22,7 @@ from enum import IntEnum
 
 import xxhash
 
-from .store import Meta, Namespace, Verdict
+from .store import KEY_BYTES, Meta, Namespace, Verdict
 
 FORMAT_VERSION = 1
 ALIGNMENT = 4096  # bytes; the largest block size that direct I/O asks for on common disks
@@ -94,6 +94,11 @@ class Header:
         return stride(self.payload_bytes)
 
     @property
+    def parent(self) -> bytes | None:
+        """Content key of the object that this one is read behind; None where it is read by itself."""
+        return parent_key(self.extra)
+
+    @property
     def meta(self) -> dict[str, int | str | bool]:
         """The writer's meta, as it was put."""
         meta = dict(self.extra)
@@ -147,6 +152,8 @@ def split_meta(meta: Meta) -> tuple[bool, int | None, Meta]:
         raise ValueError(f"meta 'lossy' is {lossy!r}; a bool is expected")
     if isinstance(boundary, (str, bool)) or (boundary is not None and not 0 <= boundary < 1 << 64):
         raise ValueError(f"meta 'boundary' is {boundary!r}; a count of granules is expected")
+    if "parent" in meta and parent_key(meta) is None:
+        raise ValueError(f"meta 'parent' is {meta['parent']!r}; a content key in hex is expected")
     extra = {name: value for name, value in meta.items() if name not in ("boundary", "lossy")}
     if "lossy" in meta and not lossy:
         extra["lossy"] = False  # kept so that meta comes back as it was put
@@ -154,6 +161,18 @@ def split_meta(meta: Meta) -> tuple[bool, int | None, Meta]:
     if size > META_BYTES_MAX:
         raise ValueError(f"meta takes {size} bytes as JSON; a header holds {META_BYTES_MAX}")
     return lossy, boundary, extra
+
+
+def parent_key(meta: Meta) -> bytes | None:
+    """The content key that ``parent`` of a writer's meta names; None where it names none.
+
+    >>> parent_key({"parent": "00" * 32}) == bytes(32), parent_key({"boundary": 1})
+    (True, None)
+    """
+    said = meta.get("parent")
+    if not isinstance(said, str) or len(said) != 2 * KEY_BYTES or set(said) - set("0123456789abcdef"):
+        return None
+    return bytes.fromhex(said)
 
 
 def encode(header: Header) -> bytes:

@@ -21,16 +21,20 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..generated import KINDS, OndiskPrefixTable
 from ..generated.ondisk_prefix import LAYOUT
+from ..table import Table
 from ..trace import EventTrace
 from .census import census, current_epoch
+from .collecting import Collector
 from .directory import Directory, Entry, Handle
 from .files import TEMPORARY, Files, NotDurable, RealFiles, read_file, replace_file
-from .format import FORMAT_VERSION, Header, Record, Stamp, checksum, digest, split_meta, stride
+from .format import FORMAT_VERSION, Header, Record, Stamp, checksum, digest, parent_key, split_meta, stride
 from .records import Records
 from .segments import Mark, Segment, Segments
 from .state import State, read_state
@@ -52,7 +56,9 @@ from .store import (
 from .tombstones import pack_tombstones
 
 SEGMENT_BYTES = 256 << 20
-_COPY_BYTES = 16 << 20  # what garbage collection copies under one sync
+FILES_MIN = 8
+"""Files of a store with a budget, at least: what frees bytes writes one of them anew."""
+
 _EPOCH_MAX = LAYOUT.field("epoch").high
 _RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -79,6 +85,7 @@ class Collected:
     expired: int  # objects of ended epochs, deleted ones, replaced ones
     corrupt: int
     bytes: int  # by which the files shrank
+    evicted: int = 0  # objects that could be served and had to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +99,14 @@ class _Prepared:
     lossy: bool
     boundary: int | None
     extra: Meta
+    parent: bytes | None  # name of what stands before it in its chain
 
     @property
     def bytes(self) -> int:
         return stride(len(self.payload))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     """One call of `put_many` on its way through a group."""
 
@@ -121,6 +129,7 @@ class LocalStore:
         budget_bytes: int | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         trace: EventTrace | None = None,
+        kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
         """Open or make the namespace's directory, take its lock, and settle what a crash left.
 
@@ -128,9 +137,12 @@ class LocalStore:
             directory: shared by all namespaces; made if it is missing.
             namespace: what the objects depend on.
             files: the file layer; default: the operating system's.
-            budget_bytes: how much all files with objects may take; default: as much as fits.
-            segment_bytes: when to begin another file; a group that is larger gets a file of its own.
+            budget_bytes: how much all files with objects may take, besides copies while a file is written anew;
+                default: as much as fits. What goes for others is up to ``eviction:`` of ondisk_prefix.
+            segment_bytes: when to begin another file, at most an eighth of the budget; a group that is larger gets a
+                file of its own.
             trace: records each event of the directory's entries, for `kvfsm validate`.
+            kinds: table classes by kind, of a package of one's own; of them ``ondisk_prefix`` counts here.
 
         Raises:
             StoreLocked: another writer has it open; the message names it.
@@ -147,11 +159,16 @@ class LocalStore:
         self._stamp = Stamp.of(namespace)
         self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
         recorder = None if trace is None else trace.source("store")
-        self._directory = Directory(tuple(namespace.layouts), recorder=recorder)
+        machine = cast("type[OndiskPrefixTable]", kinds.get("ondisk_prefix", OndiskPrefixTable))
+        self._directory = Directory(tuple(namespace.layouts), recorder=recorder, machine=machine)
         if recorder is not None:
             recorder.watch([self._directory.table], self._lock)
+        if budget_bytes is not None:
+            segment_bytes = min(segment_bytes, budget_bytes // FILES_MIN)
         self._log = Segments(self.path, self._files, segment_bytes)
         self._records = Records(self._log, self._stamp)
+        self._collector = Collector(self._log, self._records, self._directory, self._lock)
+        self._evicted = 0
         self._epoch = 0
         self._closed = False
         self._readable = threading.Condition(self._lock)
@@ -288,6 +305,8 @@ class LocalStore:
                 self._write_tombstones(names)
                 with self._lock:
                     self._directory.forget(names)
+                if self.budget_bytes is not None and self._log.file_bytes > self.budget_bytes:
+                    self._make_room([], 0)  # what says so takes bytes itself
         return len(names)
 
     def reset(self) -> int:
@@ -317,13 +336,14 @@ class LocalStore:
             self._end_epoch()
         return self._epoch
 
-    def collect(self, *, verify: bool = False) -> Collected:
+    def collect(self, *, verify: bool = False, most_bytes: int | None = None) -> Collected:
         """Free the bytes of expired, deleted and corrupt objects: copy what is alive out of files that hold garbage.
 
         Crash-safe: copies are durable before the old files go. Needs room for the copies, whatever the budget says.
 
         Args:
             verify: read and check every object first, so that corrupt ones are found too.
+            most_bytes: evict in the spec's order until what can be served takes so many bytes at most.
 
         Raises:
             StoreFull, StoreFailed: what was copied so far stays valid; call again.
@@ -334,16 +354,18 @@ class LocalStore:
             before = self._log.file_bytes
             try:
                 if verify:
-                    self._verify_all()
+                    self._collector.verify_all(self._epoch)
                 with self._lock:
                     counts = self._directory.table.count_by_state()
                     self._directory.sweep()
-                corrupt = counts["corrupt"] + self._compact()
+                evicted = self._collector.evict(most_bytes) if most_bytes is not None else 0
+                self._evicted += evicted
+                corrupt = counts["corrupt"] + self._collector.compact(self._epoch)
                 with self._lock:
                     self._directory.sweep()
             except OSError as problem:
                 raise self._failure(problem, "collecting stopped") from problem
-            return Collected(counts["expired"], corrupt, before - self._log.file_bytes)
+            return Collected(counts["expired"], corrupt, before - self._log.file_bytes, evicted)
 
     def usage(self) -> Usage:
         """See `Store`."""
@@ -357,6 +379,7 @@ class LocalStore:
                 counts["corrupt"],
                 self._epoch,
                 self.budget_bytes,
+                self._evicted,
             )
 
     def close(self) -> None:
@@ -417,6 +440,7 @@ class LocalStore:
     def _entry(self, segment: Segment, header: Header) -> Entry:
         return Entry(
             self._directory.name(header.kind, header.key, header.salt),
+            None if header.parent is None else self._directory.name(header.kind, header.parent, header.salt),
             min(header.epoch, _EPOCH_MAX),
             header.lossy,
             segment.number,
@@ -446,16 +470,44 @@ class LocalStore:
             if not len(payload):
                 raise ValueError(f"an empty payload can't be stored: {item.id.kind} {item.id.key.hex()}")
             lossy, boundary, extra = split_meta(item.meta)
-            prepared.append(_Prepared(name, item.id, payload, checksum(payload), lossy, boundary, extra))
+            key = parent_key(extra)
+            if key == item.id.key:
+                raise ValueError(f"an object can't stand behind itself: {item.id.kind} {key.hex()}")
+            parent = None if key is None else self._directory.name(item.id.kind, key, digest(item.id.salt))
+            prepared.append(_Prepared(name, item.id, payload, checksum(payload), lossy, boundary, extra, parent))
         return prepared
 
     def _commit(self, requests: Sequence[_Request]) -> None:
         """Write what ``requests`` ask for as one group, and settle each of them."""
-        need = sum(item.bytes for request in requests for item in request.items)
-        if self.budget_bytes is not None and self._log.file_bytes + need > self.budget_bytes:
-            self._drop_dead()
         with self._lock:
-            chosen = self._choose(requests)
+            self._directory.touch(item.name for request in requests for item in request.items)
+            chosen, later = self._choose(requests, self.budget_bytes)
+        need, why = sum(item.bytes for item in chosen), ""
+        if self.budget_bytes is not None and self._log.file_bytes + need > self.budget_bytes:
+            why = self._make_room(requests, need)
+            together = [request for request in requests if request not in later]
+            with self._lock:
+                chosen, crowded = self._choose(together, self.budget_bytes - self._log.file_bytes, why)
+            later += crowded
+        together = [request for request in requests if request not in later]
+        self._write_for(together, chosen)
+        for request in later:  # it would fit, but not beside the others
+            self._commit([request])
+
+    def _make_room(self, requests: Sequence[_Request], need: int) -> str:
+        """Bring the files down so far that ``need`` bytes more fit the budget. Returns why that could not be done."""
+        assert self.budget_bytes is not None
+        items = [item for request in requests for item in request.items]
+        spared = {name for item in items for name in (item.name, item.parent) if name is not None}
+        try:
+            self._evicted += self._collector.make_room(self.budget_bytes - need, spared, self._epoch)
+        except (OSError, StoreFailed) as problem:
+            return f"no room could be made: {problem}"
+        return "what is left is being read, or is what this would stand behind"
+
+    def _write_for(self, requests: Sequence[_Request], chosen: Sequence[_Prepared]) -> None:
+        """Write the chosen items, and settle the requests that they are of."""
+        with self._lock:
             slots = self._directory.begin([i.name for i in chosen], self._epoch, [i.lossy for i in chosen])
         if chosen:
             try:
@@ -492,9 +544,15 @@ class LocalStore:
             else:
                 request.done, request.error = True, self._failure(problem, "nothing was kept")
 
-    def _choose(self, requests: Sequence[_Request]) -> list[_Prepared]:
-        """Which items have to be written. A request that can't be served gets its error; the others go on."""
+    def _choose(
+        self, requests: Sequence[_Request], room: int | None, why: str = ""
+    ) -> tuple[list[_Prepared], list[_Request]]:
+        """Which items are to be written in ``room`` bytes, and the requests that do not fit in beside the others.
+
+        A request that can't be served even by itself gets its error; the others go on.
+        """
         chosen: dict[bytes, _Prepared] = {}
+        later = []
         for request in requests:
             request.written = 0
             if self._closed:
@@ -502,6 +560,11 @@ class LocalStore:
                 continue
             if request.epoch != self._epoch:
                 request.error = EpochEnded(f"the bytes are of epoch {request.epoch}; now is {self._epoch}")
+                continue
+            whole = sum({item.name: item.bytes for item in request.items}.values())
+            if self.budget_bytes is not None and whole > self.budget_bytes:
+                what = f"{whole} bytes are more than the budget of {self.path}, {self.budget_bytes}"
+                request.error = StoreFull(f"{what}; give it a greater budget_bytes, or put less at once")
                 continue
             trial = dict(chosen)
             present = self._directory.servable([item.name for item in request.items], self._epoch)
@@ -512,17 +575,17 @@ class LocalStore:
                     continue
                 trial[item.name] = item
                 request.written += 1
-            size = self._log.file_bytes + sum(item.bytes for item in trial.values())
-            if self.budget_bytes is not None and size > self.budget_bytes and request.written:
-                request.error = self._over_budget(size)
+            size = sum(item.bytes for item in trial.values())
+            if room is not None and size > room and request.written:
+                if len(requests) == 1:
+                    size += self._log.file_bytes
+                    what = f"{self.path} would take {size} bytes, its budget is {self.budget_bytes}"
+                    request.error = StoreFull(f"{what}; {why}")
+                else:
+                    later.append(request)
                 continue
             chosen = trial
-        return list(chosen.values())
-
-    def _over_budget(self, size: int) -> StoreFull:
-        garbage = self._log.file_bytes - self._directory.live_bytes()
-        hint = f"; collect() frees {garbage}" if garbage else ""
-        return StoreFull(f"{self.path} would take {size} bytes, its budget is {self.budget_bytes}{hint}")
+        return list(chosen.values()), later
 
     def _write_group(self, items: Sequence[_Prepared]) -> list[Entry]:
         headers, payloads = [], []
@@ -556,72 +619,6 @@ class LocalStore:
         fix = f"; fix: {_FIXES[problem.errno]}" if problem.errno in _FIXES else ""
         where = problem.filename or self.path
         return kind(f"{where}: {problem.strerror or problem}; {what}{fix}")
-
-    # Collecting; the writer lock is held.
-
-    def _drop_dead(self) -> None:
-        """Remove files in which nothing is alive; costs no copying. Tombstones must outlive what they bury."""
-        with self._lock:
-            self._directory.sweep()
-            segments = [s for s in self._log.by_number.values() if s.size and not s.tombstones]
-            dead = [s for s in segments if not self._directory.live_bytes_of(s.number)]
-        for segment in dead:
-            try:
-                self._log.remove(segment)
-            except OSError:
-                return  # then there is no more room than before, and the put says so
-
-    def _verify_all(self) -> None:
-        """Read every object; those that are damaged are condemned."""
-        with self._lock:
-            slots = self._directory.live().tolist()
-        for slot in slots:
-            self._salvage(slot)
-
-    def _compact(self) -> int:
-        """Copy what is alive out of the files with garbage and remove them. Returns how many corrupt objects it met."""
-        corrupt = 0
-        with self._lock:
-            victims = [s for s in self._log.by_number.values() if s.size > self._directory.live_bytes_of(s.number)]
-            slots = [slot for s in victims for slot in self._directory.live(s.number).tolist()]
-        for segment in victims:
-            segment.appendable = False
-        batch: list[tuple[int, Header, bytearray]] = []
-        for slot in slots:
-            salvaged = self._salvage(slot)
-            if salvaged is None:
-                corrupt += 1
-                continue
-            batch.append((slot, *salvaged))
-            if sum(header.stride for _, header, _ in batch) >= _COPY_BYTES:
-                self._copy(batch)
-                batch = []
-        self._copy(batch)
-        # A tombstone lies in a later file than what it buries, and each removal is durable before the next one.
-        for segment in sorted(victims, key=lambda segment: segment.number):
-            self._log.remove(segment)
-        return corrupt
-
-    def _salvage(self, slot: int) -> tuple[Header, bytearray] | None:
-        """One durable object's record, or None, and the object is condemned."""
-        with self._lock:
-            name, number, offset, payload_bytes = self._directory.place(slot)
-        payload = bytearray(payload_bytes)
-        segment, identity = self._log.by_number[number], self._directory.parts(name)
-        header = self._records.read(segment, offset, identity, self._epoch, memoryview(payload))
-        if isinstance(header, Header):
-            return header, payload
-        with self._lock:
-            self._directory.condemn(slot, header)
-        return None
-
-    def _copy(self, batch: Sequence[tuple[int, Header, bytearray]]) -> None:
-        if not batch:
-            return
-        segment, placed = self._records.append([header for _, header, _ in batch], [payload for *_, payload in batch])
-        with self._lock:
-            for (slot, *_), header in zip(batch, placed, strict=True):
-                self._directory.move(slot, segment.number, header.offset)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -196,6 +196,7 @@ class Usage:
     corrupt: int  # objects that were refused and still lie in a file
     epoch: int
     budget_bytes: int | None
+    evicted: int = 0  # objects that had to make room for others since the store was opened
 
     @property
     def garbage_bytes(self) -> int:
@@ -215,8 +216,9 @@ class Item:
 class Store(Protocol):
     """Keeps sealed objects. All methods may be called from any thread.
 
-    ``meta`` travels with an object. Two of its keys mean something to stores: ``lossy`` (bool, default false) and
-    ``boundary`` (int, in granules).
+    ``meta`` travels with an object. Three of its keys mean something to stores: ``lossy`` (bool, default false),
+    ``boundary`` (int, in granules), and ``parent`` (str, hex), the content key of the object of the same kind and salt
+    that stands before this one in its chain: a store that evicts takes the child first.
     """
 
     @property

@@ -74,8 +74,8 @@ MACHINE_CODES: Mapping[str, CodeInfo] = {
         "an eviction rule that does not fit the machine",
         "The candidates are the states marked evictable. 'first: lowest' and 'highest' order numbers, "
         "'true' and 'false' conditions, and each key tells candidates apart. Kinds that a hit asks for all pages go "
-        "leaf_first, others flat. Only the former have a 'cascade:', of other kinds with slots in memory, and a "
-        "store has neither that nor a budget.",
+        "leaf_first, and so does a store, which keeps their chains; trailing kinds go flat. Only the first have a "
+        "'cascade:', of other kinds with slots in memory, and a store has neither that nor a budget.",
         "order: [{by: last_use, first: true}]      # wrong\norder: [{by: last_use, first: lowest}]    # right",
     ),
     "E314": CodeInfo(

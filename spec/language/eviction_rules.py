@@ -132,11 +132,11 @@ def rule_rests_on_what_is_kept(machine: Machine, problems: Problems) -> None:
 
 
 def rule_fits_the_hit_policy(machine: Machine, problems: Problems) -> None:
-    """Pages go from the end of a chain, all else in any place; only pools have budgets, cascades and an index."""
+    """Pages go from the end of a chain, stored ones too, all else in any place; only pools have budgets and cascades."""
     eviction = machine.eviction
     if eviction is None or machine.hit is None:
         return
-    wanted = "leaf_first" if machine.hit is HitPolicy.ALL_PAGES else "flat"
+    wanted = "flat" if machine.hit is HitPolicy.TRAILING_PAGES else "leaf_first"
     if eviction.structure != wanted:
         text = f"the structure is '{eviction.structure}', and the kind is asked for {machine.hit.value}"
         problems.add("E313", eviction.keys["structure"], text, f"write 'structure: {wanted}'")

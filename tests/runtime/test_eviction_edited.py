@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import itertools
@@ -26,7 +27,7 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.stores.local import LocalStore
-from kvfsm.runtime.stores.store import Namespace
+from kvfsm.runtime.stores.store import Namespace, ObjectId, Verdict
 from kvfsm.runtime.table import Fired, Table
 from kvfsm.runtime.tenants import Tenants
 from kvfsm.spec.language.load import load_spec
@@ -757,6 +758,140 @@ def store_for(model: str, folder: Path) -> LocalStore:
     profile = PROFILES[model]
     namespace = Namespace.of(profile)
     return LocalStore(folder, namespace, budget_bytes=1 << 30)
+
+
+# ---- what is stored -------------------------------------------------------------------------------------------------
+
+STORED = "ondisk_prefix"
+OLDEST_OF_ALL = Edit(STORED, order=(LAST_USE,))
+NEWEST = Edit(STORED, order=("{by: last_use, first: highest}",))
+LARGEST = Edit(STORED, order=("{by: bytes, first: highest}", LAST_USE))
+WINDOWS = Edit(STORED, order=("{by: kind == swa_window, first: true}", LAST_USE))
+
+
+@dataclass
+class Shelf:
+    """A store of named objects, and the order in which they go."""
+
+    kinds: Kinds
+    folder: Path
+    parents: dict[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        namespace = Namespace("model", {KV: "layout a", WINDOW: "layout b"}, "raw")
+        self.store = LocalStore(self.folder, namespace, kinds=self.kinds)
+
+    def id(self, name: str) -> ObjectId:
+        kind = WINDOW if name.startswith("w") else KV
+        return ObjectId(kind, hashlib.sha256(name.encode()).digest())
+
+    def put(self, name: str, behind: str | None = None, blocks: int = 1) -> None:
+        meta = {} if behind is None else {"parent": self.id(behind).key.hex()}
+        self.store.put(self.id(name), bytes([len(name)]) * 4096 * blocks, meta=meta)
+        self.parents[name] = behind
+
+    def read(self, name: str) -> None:
+        assert self.store.get(self.id(name), bytearray(4096 * 9)).verdict is Verdict.OK
+
+    def there(self) -> list[str]:
+        found = self.store.contains([self.id(name) for name in self.parents])
+        return [name for name, known in zip(self.parents, found.tolist(), strict=True) if known]
+
+    def victims(self) -> list[str]:
+        """Evict all, one after the other."""
+        order: list[str] = []
+        while left := self.there():
+            assert self.store.collect(most_bytes=self.store.usage().bytes - 1).evicted == 1
+            (gone,) = {*left} - {*self.there()}
+            order.append(gone)
+        return order
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (OLDEST_OF_ALL, ["w1", "b0", "w2", "a2", "a1", "a0"]),
+        (NEWEST, ["a2", "w2", "b0", "w1", "a1", "a0"]),
+        (LARGEST, ["b0", "w2", "w1", "a2", "a1", "a0"]),
+        (WINDOWS, ["w1", "w2", "b0", "a2", "a1", "a0"]),
+    ],
+    ids=["oldest", "newest", "largest", "windows"],
+)
+def test_a_store_goes_by_the_order_of_its_spec(
+    edit: Edit, expected: list[str], generate: Generate, tmp_path: Path
+) -> None:
+    shelf = Shelf(generate(edit), tmp_path)
+    for name, behind, blocks in (
+        ("a0", None, 5), ("a1", "a0", 1), ("a2", "a1", 1), ("w1", None, 1), ("b0", None, 3), ("w2", None, 2),
+    ):  # fmt: skip
+        shelf.put(name, behind, blocks)
+    shelf.read("a2")
+    assert shelf.victims() == expected
+
+
+def test_the_shipped_store_goes_by_age(tmp_path: Path) -> None:
+    from kvfsm.runtime.generated import KINDS
+
+    shelf = Shelf(KINDS, tmp_path)
+    for name in ("a0", "w1", "b0"):
+        shelf.put(name)
+    shelf.read("a0")
+    assert shelf.victims() == ["w1", "b0", "a0"]
+
+
+@pytest.mark.parametrize("edit", [OLDEST_OF_ALL, NEWEST, LARGEST, WINDOWS], ids=["oldest", "newest", "largest", "kind"])
+def test_of_all_that_is_stored_the_first_end_by_the_order_goes(edit: Edit, generate: Generate, tmp_path: Path) -> None:
+    kinds = generate(edit)
+    keys: dict[Edit, Callable[[str, int, int], tuple[int, ...]]] = {
+        OLDEST_OF_ALL: lambda name, age, blocks: (age,),
+        NEWEST: lambda name, age, blocks: (-age,),
+        LARGEST: lambda name, age, blocks: (-blocks, age),
+        WINDOWS: lambda name, age, blocks: (not name.startswith("w"), age),
+    }
+    for seed in range(4):
+        chance, shelf = random.Random(seed), Shelf(kinds, tmp_path / str(seed))
+        ages, sizes = {}, {}
+        for now in range(14):
+            if ages and chance.random() < 0.4:
+                name = chance.choice(sorted(ages))
+                shelf.read(name)
+            else:
+                name, sizes[name] = f"{chance.choice('pw')}{now}", chance.randint(1, 3)
+                pages = [other for other in ages if other.startswith("p")]
+                behind = chance.choice([None, *pages]) if name.startswith("p") else None
+                shelf.put(name, behind, sizes[name])
+            ages[name] = now
+        expected, left = [], set(ages)
+        while left:
+            ends = left - {shelf.parents[name] for name in left}
+            expected.append(min(ends, key=lambda name: keys[edit](name, ages[name], sizes[name])))
+            left.discard(expected[-1])
+        assert shelf.victims() == expected, f"seed {seed}"
+
+
+def test_what_a_manager_stores_goes_from_the_ends_of_its_chains(generate: Generate, tmp_path: Path) -> None:
+    """The order alone would take the first granules first: they were stored first."""
+    with store_for("tiny_deepseek_v4", tmp_path) as store:
+        bench = Bench(generate(OLDEST_OF_ALL), model="tiny_deepseek_v4", store=store)
+        bench.put("a", 3)
+        bench.put("b", 2, after="a")
+        keys = bench.chains["b"]
+        names = {kind: bench.manager.object_of(keys.digests, keys.salt, kind, np.arange(5)) for kind in (KV, INDEXER)}
+        while (used := store.usage()).objects:
+            assert store.collect(most_bytes=used.bytes - 1).evicted == 1
+            for kind, ids in names.items():
+                found = store.contains(ids).tolist()
+                assert found == sorted(found, reverse=True), kind
+    with store_for("tiny_deepseek_v4", tmp_path / "again") as store:
+        bench = Bench(generate(OLDEST_OF_ALL), model="tiny_deepseek_v4", store=store)
+        bench.put("a", 3)
+        store._directory._parents = [None] * len(store._directory._parents)  # the control: nobody knows of chains
+        store._directory._children.clear()
+        store.collect(most_bytes=store.usage().bytes - 1)
+        keys = bench.chains["a"]
+        assert store.contains(bench.manager.object_of(keys.digests, keys.salt, KV, np.arange(3))).tolist() == [
+            False, True, True,
+        ]  # fmt: skip
 
 
 def test_of_windows_that_the_policy_keeps_none_of_nothing_is_evicted(generate: Generate) -> None:

@@ -289,17 +289,17 @@ def test_a_full_disk_refuses_whole_and_leaves_nothing_behind() -> None:
         assert store.usage().objects == 2
 
 
-def test_a_full_budget_refuses_whole_until_garbage_is_collected() -> None:
+def test_what_never_fits_the_budget_is_refused_whole_and_nothing_goes_for_it() -> None:
     size = stride(len(PAYLOAD))
-    with LocalStore(ROOT, NAMESPACE, FaultyFiles(), budget_bytes=4 * size, segment_bytes=2 * size) as store:
+    with LocalStore(ROOT, NAMESPACE, FaultyFiles(), budget_bytes=4 * size) as store:
         store.put_many([Item(an_id(number), PAYLOAD) for number in range(3)])
-        with pytest.raises(StoreFull, match=f"would take {5 * size} bytes, its budget is {4 * size}"):
-            store.put_many([Item(an_id(number), PAYLOAD) for number in (3, 4)])
-        assert store.usage().objects == 3
+        with pytest.raises(StoreFull, match=f"{5 * size} bytes are more than the budget of .*, {4 * size}"):
+            store.put_many([Item(an_id(number), PAYLOAD) for number in range(3, 8)])
+        assert store.usage().objects == 3 and store.usage().evicted == 0
         store.put(an_id(3), PAYLOAD, meta={})
         store.reset()
         store.put(an_id(5), PAYLOAD, meta={})  # files without a living object make room by themselves
-        assert store.usage().objects == 1
+        assert store.usage().objects == 1 and store.usage().evicted == 0
 
 
 def test_a_failed_rollback_stops_writing_but_not_reading() -> None:

@@ -40,8 +40,8 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(what: str, directory: Path) -> tuple[int, dict[str, Any]]:
-        code = main(["store", what, str(directory), "--json"])
+    def run(what: str, directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
+        code = main(["store", what, str(directory), *options, "--json"])
         return code, json.loads(capsys.readouterr().out or "{}")
 
     return run
@@ -135,6 +135,25 @@ def test_gc_removes_ended_epochs_and_leftovers(directory: Path, run: Run) -> Non
     assert report["objects"] == 2
     assert sum(path.stat().st_size for path in directory.rglob("*.segment")) == 2 * STRIDE
     assert not list(directory.rglob("*.tmp"))
+
+
+def test_gc_evicts_to_a_budget_children_before_parents(
+    directory: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LocalStore(directory, NAMESPACE) as store:
+        for number in (10, 11, 12):  # a chain, older than what comes after
+            meta = {"parent": an_id(number - 1).key.hex()} if number > 10 else {}
+            store.put(an_id(number), PAYLOAD, meta=meta)
+        store.put(an_id(13), PAYLOAD, meta={})
+    code, report = run("gc", directory, "--budget", str(2 * STRIDE + 1))
+    assert code == 0 and [one["evicted"] for one in report["collected"]].count(5) == 1
+    assert report["bytes"] == 2 * STRIDE + STRIDE  # and the other namespace's one
+    with LocalStore(directory, NAMESPACE) as store:
+        # By age 0, 1 and the window go first; then 10, 11 and 12, but from the chain's end.
+        assert store.contains([an_id(number) for number in (10, 11, 12, 13)]).tolist() == [True, False, False, True]
+    assert run("ls", directory, "--budget", "5")[0] == 2
+    assert main(["store", "gc", str(directory), "--budget", "lots"]) == 2
+    assert "no number of bytes" in capsys.readouterr().err
 
 
 def test_an_unfinished_write_is_no_fault(directory: Path, run: Run) -> None:
