@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .catalogue import catalogue
-from .launch import SCALARS, Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, Value
+from .launch import SCALARS, Argument, Kernel, LaunchPlan, LaunchRefused, Mark, Pointer, Value
 from .source import OPTIONS, source_of
 
 _ADDRESS = np.dtype(np.uint64)
@@ -46,23 +46,37 @@ class CupyBuffer:
         """All of it; the memory lives as long as the buffer."""
         return Pointer(int(self.array.data.ptr), int(self.array.nbytes))
 
-    def download(self) -> npt.NDArray[Any]:
-        """A copy on the host, once what was launched before has ended."""
+    def download(self, length: int | None = None) -> npt.NDArray[Any]:
+        """A copy on the host of the first elements, or of all, once what was launched before has ended."""
         with self._launcher.stream():
-            copied: npt.NDArray[Any] = self.array.get()
+            copied: npt.NDArray[Any] = self.array[:length].get()
         return copied
 
     def write(self, array: npt.NDArray[Any]) -> None:
-        """Overwrite all of it, after what was launched before.
+        """Overwrite its first elements, or all, after what was launched before.
 
         Raises:
-            LaunchRefused: another shape or dtype.
+            LaunchRefused: another dtype, another shape but for the first axis, or more elements.
         """
-        if array.shape != self.array.shape or array.dtype != self.array.dtype:
+        like = array.shape[1:] == self.array.shape[1:] and len(array) <= len(self.array)
+        if not like or array.dtype != self.array.dtype:
             what = f"{array.dtype} {array.shape} into a buffer of {self.array.dtype} {self.array.shape}"
-            raise LaunchRefused(f"can't write {what}; fix: write an array of that dtype and shape")
+            raise LaunchRefused(f"can't write {what}; fix: write an array like it, or a shorter one")
         with self._launcher.stream():
-            self.array.set(np.ascontiguousarray(array))
+            self.array[: len(array)].set(np.ascontiguousarray(array))
+
+
+class CupyMark:
+    """A CUDA event, recorded behind some launches."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def ended(self) -> bool:
+        """Whether they have ended."""
+        return bool(self.event.done)
 
 
 class CupyLauncher:
@@ -112,6 +126,19 @@ class CupyLauncher:
         arguments = tuple(typed(argument, value) for argument, value in pairs)
         with self.stream():
             function(plan.grid, plan.block, arguments, shared_mem=plan.kernel.shared_bytes)
+
+    def mark(self) -> CupyMark:
+        """The place behind all that was launched on the current stream so far."""
+        with self.stream():
+            event = self._cupy.cuda.Event(disable_timing=True)
+            event.record()
+            return CupyMark(event)
+
+    def wait(self, mark: Mark) -> None:
+        """Let what is launched on the current stream from now on begin after a mark of this launcher."""
+        assert isinstance(mark, CupyMark)
+        with self.stream():
+            self._cupy.cuda.get_current_stream().wait_event(mark.event)
 
     def synchronise(self) -> None:
         """Return when all that was launched on the device has ended. Not while a graph is captured."""

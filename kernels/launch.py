@@ -273,12 +273,20 @@ class Buffer(Protocol):
         """All of it, for the values of a plan."""
         ...
 
-    def download(self) -> npt.NDArray[Any]:
-        """A copy on the host, after all launches so far."""
+    def download(self, length: int | None = None) -> npt.NDArray[Any]:
+        """A copy on the host, after all launches so far: of its first ``length`` elements, or of all."""
         ...
 
     def write(self, array: npt.NDArray[Any]) -> None:
-        """Overwrite all of it, after all launches so far; ``array`` has its shape and dtype."""
+        """Overwrite its first elements, or all, after all launches so far; ``array`` is like it, and no longer."""
+        ...
+
+
+class Mark(Protocol):
+    """A place between two launches."""
+
+    def ended(self) -> bool:
+        """Whether all launches before it have ended. Asks, and doesn't wait."""
         ...
 
 
@@ -295,6 +303,14 @@ class Launcher(Protocol):
 
     def launch(self, plan: LaunchPlan) -> None:
         """Carry it out after those before, without allocating; an empty one does nothing. May return before it ends."""
+        ...
+
+    def mark(self) -> Mark:
+        """The place behind all launches so far."""
+        ...
+
+    def wait(self, mark: Mark) -> None:
+        """Let what is launched from now on begin after a mark, on whatever stream. The host does not wait."""
         ...
 
     def synchronise(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvfsm.kernels.launch import Kernel, LaunchPlan, Pointer
+from kvfsm.kernels.launch import Kernel, LaunchPlan, Mark, Pointer
 from kvfsm.kernels.source import source_of
 
 from . import engine as native
@@ -48,23 +48,24 @@ class HostBuffer:
         self.shadow: int = engine().new_shadow(self.pointer.address, count, initialised)
         self.is_freed = False
 
-    def download(self) -> npt.NDArray[Any]:
-        """A copy; bytes that nobody wrote are poison."""
-        return self.array.copy()
+    def download(self, length: int | None = None) -> npt.NDArray[Any]:
+        """A copy of the first elements, or of all; bytes that nobody wrote are poison."""
+        return self.array[:length].copy()
 
     def write(self, array: npt.NDArray[Any]) -> None:
-        """Overwrite all of it.
+        """Overwrite its first elements, or all.
 
         Raises:
-            ValueError: another shape or dtype.
+            ValueError: another dtype, another shape but for the first axis, or more elements.
         """
-        if array.shape != self.array.shape or array.dtype != self.dtype:
+        like = array.shape[1:] == self.array.shape[1:] and len(array) <= len(self.array)
+        if not like or array.dtype != self.dtype:
             raise ValueError(
                 f"a buffer {self.dtype} {list(self.array.shape)} is given {array.dtype} {list(array.shape)}; "
                 "fix: write an array like it"
             )
-        self.array[...] = array
-        engine().initialise(self.shadow, 0, self.pointer.bytes)
+        self.array[: len(array)] = array
+        engine().initialise(self.shadow, 0, array.nbytes)
 
     def free(self) -> None:
         """Who touches it from now on, in a module built with checks, is at fault. Its memory isn't used again."""
@@ -80,6 +81,14 @@ class HostBuffer:
     def __del__(self) -> None:
         if hasattr(self, "shadow"):
             engine().delete_shadow(self.shadow)
+
+
+class Ended:
+    """A mark of this launcher."""
+
+    def ended(self) -> bool:
+        """Always."""
+        return True
 
 
 class HostLauncher:
@@ -155,8 +164,15 @@ class HostLauncher:
             self.launches[plan.kernel.name] += 1
             self._check_redzones(plan)
 
-    def synchronise(self) -> None:
+    def mark(self) -> Ended:
         """A launch ends before ``launch`` returns."""
+        return Ended()
+
+    def wait(self, mark: Mark) -> None:
+        """There is nothing to wait for."""
+
+    def synchronise(self) -> None:
+        """The same."""
 
     def buffer_at(self, pointer: Pointer) -> HostBuffer | None:
         """The buffer that a pointer points into, or None if that is other memory of the process.

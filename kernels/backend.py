@@ -1,0 +1,257 @@
+"""The backend whose kernels run where a launcher runs them, over slots that lie in the launcher's memory.
+
+    backend = KernelBackend(CupyLauncher())
+    manager = Manager(profile, slots, backend, buffers=backend.arenas(profile, slots))
+
+The manager stays as it is. Slots that lie in host memory are copied by the references, as ``NumpyBackend`` does it.
+
+All memory that launches need is made when the backend is, or when a manager's pools are; no launch makes any. Calls
+copy between host and device, so that none belongs into the capture of a graph: launch by plans what is captured.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..runtime.arena import RemoteBytes, RemoteMemory
+from ..runtime.layout import Layout
+from ..runtime.lease import Done
+from ..runtime.table import Fired
+from . import copies
+from .device_words import DeviceWords, Pins
+from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
+from .outbox import ALIGNMENT, Outbox
+from .reference import NumpyBackend
+
+if TYPE_CHECKING:
+    from ..runtime.pool import Pool
+    from ..runtime.profile import Profile
+
+Bytes = npt.NDArray[np.uint8]
+Slots = npt.NDArray[Any]
+
+AT_ITS_EVENT = ("revalidate", "scrub")
+"""Kernels that run when their event is called on slots in the launcher's memory: they need no more than the slots."""
+
+WITH_A_READ = ("validate_pin", "unpin")
+"""Kernels that run around the launches that read leased slots, for device pins cover launches only."""
+
+WITH_BYTES = ("pack", "expand")
+"""Kernels whose bytes the manager hands to the backend's method of that name, near the event."""
+
+
+class KernelBackend:
+    """Kernels over slots in a launcher's memory.
+
+    Args:
+        launcher: carries the launches out.
+        staged_bytes: of the buffer through which bytes go between host and device; more are copied in turns.
+        entries: slots of one launch at most; more take several.
+
+    Attributes:
+        words: the state words in the launcher's memory, for launches of one's own.
+
+    Raises:
+        ValueError: no room for one entry of 16 bytes.
+    """
+
+    def __init__(self, launcher: Launcher, *, staged_bytes: int = 1 << 24, entries: int = 1 << 16) -> None:
+        if staged_bytes < ALIGNMENT or entries < 1:
+            what = f"staged_bytes={staged_bytes}, entries={entries}"
+            raise ValueError(f"{what}; give at least {ALIGNMENT} bytes and one entry")
+        self.launcher = launcher
+        self._entries = entries
+        self._host = NumpyBackend()
+        self._lock = threading.RLock()  # one call at a time has the buffers
+        self._last: Mark | None = None
+        self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
+        self._outbox = Outbox(launcher, entries * DeviceWords.entry_bytes() + 16 * ALIGNMENT)
+        self._pools: Mapping[str, Pool] = {}
+        self._arenas: list[Buffer] = []  # that were handed out
+        self.words = DeviceWords(launcher, entries, self._outbox)
+
+    def arenas(self, profile: Profile, slots: Mapping[str, int]) -> dict[str, RemoteMemory]:
+        """Memory for so many slots of each kind, for ``buffers=`` of a manager; it lives as long as the backend.
+
+        Raises:
+            LaunchRefused: a layout whose parts can't be copied 16 bytes at a time.
+        """
+        made = {}
+        for kind, count in slots.items():
+            layout = profile.layouts[kind]
+            for part in layout.parts:
+                if part.offset % ALIGNMENT or part.payload_bytes % ALIGNMENT or layout.slot_bytes % ALIGNMENT:
+                    where = f"{kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
+                    what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
+                    raise LaunchRefused(f"{what}; fix: use multiples of {ALIGNMENT}")
+            buffer = self.launcher.empty((max(1, count * layout.slot_bytes),), np.uint8)
+            self._arenas.append(buffer)
+            made[kind] = RemoteMemory(buffer.pointer.address, count * layout.slot_bytes)
+        return made
+
+    # ---- what every backend does ----------------------------------------------------------------------------------
+
+    def gather(self, arena: Any, slots: Slots) -> Bytes:
+        """The bytes of some slots in new host memory. Reads and writes n x slot bytes, then brings them to the host."""
+        if not isinstance(arena, RemoteBytes):
+            return self._host.gather(arena, slots)
+        found = np.empty((len(slots), *arena.shape[1:]), np.uint8)
+        with self._launches():
+            for some in _slices(len(slots), self._entries):
+                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+                self._gather(arena, ids, found[some])
+        return found
+
+    def scatter(self, arena: Any, slots: Slots, data: Bytes) -> None:
+        """Brings n x slot bytes to the device, then reads and writes them there."""
+        if not isinstance(arena, RemoteBytes):
+            self._host.scatter(arena, slots, data)
+            return
+        rows = np.ascontiguousarray(data).reshape(len(slots), -1)
+        with self._launches():
+            for some in _slices(len(slots), self._entries):
+                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+                for turn, columns in self._turns(arena, some.stop - some.start):
+                    own = np.ascontiguousarray(rows[some][turn, columns])
+                    self._staged.write(own.reshape(-1))
+                    where = _columns(arena, columns), arena.stride, len(arena), ids.skip(4 * turn.start)
+                    count, size = own.shape
+                    self.launcher.launch(copies.scatter_plan(*where, count, size, self._staged.pointer))
+
+    def scrub(self, arena: Any, slots: Slots) -> None:
+        """Writes n x slot bytes."""
+        if not isinstance(arena, RemoteBytes):
+            self._host.scrub(arena, slots)
+            return
+        with self._launches():
+            for some in _slices(len(slots), self._entries):
+                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+                where = _columns(arena, slice(0, arena.item_bytes)), arena.stride, len(arena), ids
+                self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
+
+    def pack(self, layout: Layout, data: Bytes, lossy: bool = False) -> list[bytes]:
+        """On the host, for that is where deflate is."""
+        return self._host.pack(layout, data, lossy)
+
+    def expand(self, layout: Layout, packed: list[bytes]) -> Bytes:
+        """On the host, for that is where deflate is."""
+        return self._host.expand(layout, packed)
+
+    # ---- what a device does besides -------------------------------------------------------------------------------
+
+    def watch(self, pools: Mapping[str, Pool]) -> None:
+        """Follow these pools from now on. Makes memory for their words."""
+        with self._launches():
+            self._pools = pools
+            self.words.watch(pools)
+
+    def fired(self, fired: Fired) -> None:
+        """Note what became of the words, and run the kernel that the spec names for the event, where it runs now."""
+        pool = self._pools.get(fired.machine)
+        applied = fired.codes == 0
+        if pool is None or fired.held or not applied.any():
+            return
+        slots = fired.slots[applied]
+        self.words.note(pool.kind, slots, fired.after[applied].view(np.uint64))
+        act = self._acts.get(pool.table.KERNELS.get(fired.event, ""))
+        if act is not None:
+            act(self, pool, slots, [np.broadcast_to(one, fired.slots.shape)[applied] for one in fired.arguments])
+
+    def read(self, kind: str, arena: Any, slots: Slots, expected: npt.NDArray[Any]) -> tuple[Bytes, int]:
+        """As ``gather``, of leased slots: pinned on the device, copied with a look at their words, given back."""
+        if not isinstance(arena, RemoteBytes):
+            return self._host.gather(arena, slots), 0
+        found = np.empty((len(slots), *arena.shape[1:]), np.uint8)
+        with self._launches():
+            self.words.send()
+            for some in _slices(len(slots), self._entries):
+                with self.words.pinned(kind, slots[some], expected[some]) as pins:
+                    self._gather(arena, pins.slots, found[some], pins)
+                    if code := self.words.refusal(pins):
+                        return found, code
+        return found, 0
+
+    def ended(self) -> Done | None:
+        """Says whether all that was launched so far has ended; None when it has."""
+        last = self._last
+        return None if last is None or last.ended() else last.ended
+
+    def send_words(self) -> None:
+        """Bring the words in the launcher's memory up to date, before launches of one's own that look at them."""
+        with self._launches():
+            self.words.send()
+
+    # ---- what runs at an event; the caller has the manager's lock ---------------------------------------------------
+
+    def _leased(self, pool: Pool, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
+        self.words.note_pins(pool.kind, slots, arguments)
+
+    def _revalidate(self, pool: Pool, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
+        if not pool.arena.is_remote:
+            return
+        with self._launches():
+            self.words.send()
+            for some in _slices(len(slots), self._entries):
+                self.words.revalidate(pool.kind, slots[some], [values[some] for values in arguments])
+
+    def _scrub(self, pool: Pool, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
+        if pool.arena.is_remote:
+            self.scrub(pool.arena.region, slots[slots < pool.hot])
+
+    _acts: Mapping[str, Callable[[KernelBackend, Pool, Slots, list[npt.NDArray[Any]]], None]] = {
+        "validate_pin": _leased,
+        "revalidate": _revalidate,
+        "scrub": _scrub,
+    }
+
+    # ---- launches ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _launches(self) -> Iterator[None]:
+        """The buffers are this thread's, and what it launches comes after all that used them, on whatever stream."""
+        with self._lock:
+            if self._last is not None:
+                self.launcher.wait(self._last)
+            try:
+                yield
+            finally:
+                self._last = self.launcher.mark()
+
+    def _gather(self, arena: RemoteBytes, ids: Pointer, out: Bytes, pins: Pins | None = None) -> None:
+        """Bytes of so many slots as ``out`` is long, in turns; those of refused slots are not to be used."""
+        rows = out.reshape(len(out), arena.item_bytes)
+        for turn, columns in self._turns(arena, len(out)):
+            size, count = columns.stop - columns.start, turn.stop - turn.start
+            check = None
+            if pins is not None:
+                expected, refusals = pins.check.expected.skip(4 * turn.start), pins.check.refusals.skip(turn.start)
+                check = replace(pins.check, expected=expected, refusals=refusals)
+            where = _columns(arena, columns), arena.stride, len(arena), ids.skip(4 * turn.start)
+            self.launcher.launch(copies.gather_plan(*where, count, size, self._staged.pointer, check=check))
+            rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
+
+    def _turns(self, arena: RemoteBytes, count: int) -> Iterator[tuple[slice, slice]]:
+        """Which entries, and which bytes of each, go through the staged buffer together."""
+        size, room = arena.item_bytes, self._staged.pointer.bytes
+        for columns in _slices(size, min(size, room)):
+            for entries in _slices(count, room // (columns.stop - columns.start)):
+                yield entries, columns
+
+
+def _slices(count: int, most: int) -> Iterator[slice]:
+    """[0, count) in pieces of at most ``most``."""
+    for begin in range(0, count, max(1, most)):
+        yield slice(begin, min(begin + most, count))
+
+
+def _columns(arena: RemoteBytes, columns: slice) -> Pointer:
+    """Memory of these bytes of all slots, from the first slot's on."""
+    extent = (len(arena) - 1) * arena.stride + columns.stop - columns.start if len(arena) else 0
+    return Pointer(arena.address + columns.start, extent)
