@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime.layout import ITEM_BYTES, Layout, Part
+from .copies import gather, scatter, scrub
 
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
@@ -28,15 +29,15 @@ class NumpyBackend:
 
     def gather(self, arena: Bytes, slots: Slots) -> Bytes:
         """Reads and writes n x slot bytes."""
-        return arena[slots]
+        return gather(arena, slots)
 
     def scatter(self, arena: Bytes, slots: Slots, data: Bytes) -> None:
         """Reads and writes n x slot bytes."""
-        arena[slots] = data
+        scatter(arena, slots, data)
 
     def scrub(self, arena: Bytes, slots: Slots) -> None:
         """Writes n x slot bytes."""
-        arena[slots] = 0
+        scrub(arena, slots)
 
     def pack(self, layout: Layout, data: Bytes, lossy: bool = False) -> list[bytes]:
         """Reads n x slot bytes, writes what deflate leaves of them."""

@@ -1,0 +1,369 @@
+"""Copies: what plans refuse, what launches move, what references promise, and that planted bugs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kvfsm.kernels.copies import (
+    STRIP_BYTES,
+    WARPS,
+    gather,
+    gather_plan,
+    indexer_gather_plan,
+    scatter,
+    scatter_plan,
+    scrub,
+    scrub_plan,
+    window_gather_plan,
+)
+from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
+from kvfsm.kernels.reading import Check
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.kernels.source import source_of
+from kvfsm.runtime.generated import Refusal
+
+from ..hostcuda.building import Build
+from ..hostcuda.faults import HostFault
+from ..hostcuda.host import HostLauncher, edited
+from .pools import Uploaded, copied, random_bytes, sound_check
+from .traffic import moved_bytes
+
+RNG = np.random.default_rng(5)
+
+
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+def pointer(size: int, address: int = 4096) -> Pointer:
+    return Pointer(address, size)
+
+
+def planned(**changed: Any) -> LaunchPlan:
+    """A sound gather of 4 of 10 slots, 256 bytes of each, with some arguments changed."""
+    sound: dict[str, Any] = {
+        "arena": pointer(10 * 512), "stride": 512, "slots": 10, "ids": pointer(16), "most": 4, "bytes": 256,
+        "out": pointer(1024),
+    }  # fmt: skip
+    return gather_plan(**sound | changed)
+
+
+def checked(**changed: Any) -> Check[Pointer]:
+    sound: dict[str, Any] = {"words": pointer(80), "expected": pointer(16), "refusals": pointer(4)}
+    return Check("swa_window", **sound | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arena": pointer(5120, 4104)}, r"argument 0 'arena' .* must be a multiple of 16"),
+        ({"out": pointer(1024, 4100)}, r"argument 7 'out' .* must be a multiple of 16"),
+        ({"bytes": 250}, "kv_gather has bytes=250; fix: use a multiple of 16"),
+        ({"stride": 520}, "kv_gather has stride=520; fix: use a multiple of 16"),
+        ({"stride": 240}, "stride=240; fix: 256 bytes of a slot need a stride of at least 256"),
+        ({"arena": pointer(9 * 512 + 255)}, "the plan needs 4864 bytes there"),
+        ({"ids": pointer(15)}, "'ids' .* the plan needs 16 bytes there"),
+        ({"out": pointer(1023)}, "'out' .* the plan needs 1024 bytes there"),
+        ({"live": pointer(4)}, "'live' .* the plan needs 8 bytes there"),
+        ({"check": checked(words=pointer(79))}, "'words' .* the plan needs 80 bytes there"),
+        ({"check": checked(expected=pointer(15))}, "'expected' .* the plan needs 16 bytes there"),
+        ({"check": checked(refusals=pointer(3))}, "'refusals' .* the plan needs 4 bytes there"),
+        ({"most": 2**32, "ids": pointer(2**40), "out": pointer(2**60)}, "would copy 4294967296 strips"),
+    ],
+)
+def test_a_bad_plan_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    assert planned(check=checked()).grid == (1, 1, 1)
+    with pytest.raises(LaunchRefused, match=said):
+        planned(**changed)
+
+
+@pytest.mark.parametrize("empty", [{"most": 0}, {"bytes": 0}], ids=str)
+def test_nothing_to_copy_is_no_launch(empty: dict[str, int]) -> None:
+    assert planned(**empty).is_empty
+
+
+def test_a_warp_has_a_strip() -> None:
+    large = {"arena": pointer(10 * 32768), "ids": pointer(32), "out": pointer(2**20)}
+    plan = planned(bytes=2 * STRIP_BYTES + 16, stride=32768, most=8, **large)
+    assert plan.grid == (3 * 8 // WARPS, 1, 1)
+    assert f"kStripBytes = {STRIP_BYTES};" in source_of(plan.kernel)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"rows": 130},
+            "gathers 130 rows, and 9 entries of 16 rows hold the last 129 at least; fix: gather at most 129",
+        ),
+        ({"width": 1, "rows": 17}, "1 entries of 16 rows hold the last 16 at least"),
+        ({"rows": 0}, "has rows=0; fix: pass at least 1"),
+        ({"page_rows": 5}, "has pages of 5 rows; fix: use a divisor of 16"),
+        ({"row_bytes": 6}, "has row_bytes=6; fix: use a multiple of 4"),
+        ({"page_rows": 8, "page_stride": 256}, "has pages 256 bytes apart; fix: they take at least 512"),
+        ({"table": pointer(4 * 9 * 3 - 1)}, "'table' .* the plan needs 108 bytes there"),
+        ({"positions": pointer(16)}, "'positions' .* the plan needs 24 bytes there"),
+        ({"out": pointer(100)}, "'out' .* the plan needs 24576 bytes there"),
+    ],
+)
+def test_a_bad_window_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    sound: dict[str, Any] = {
+        "arena": pointer(2**16), "stride": 2048, "slots": 4, "table": pointer(108), "width": 9, "block_rows": 16,
+        "positions": pointer(24), "rows": 128, "most": 3, "row_bytes": 64, "out": pointer(3 * 128 * 64),
+    }  # fmt: skip
+    assert not window_gather_plan(**sound).is_empty
+    with pytest.raises(LaunchRefused, match=said):
+        window_gather_plan(**sound | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"scales": None}, "has scales on one side only; fix: pass both, or None for both"),
+        ({"key_bytes": 100}, "has key_bytes=100; fix: use a multiple of 16"),
+        ({"scale_bytes": 2}, "has scale_bytes=2; fix: use a multiple of 4"),
+        ({"starts": pointer(12)}, "'starts' .* the plan needs 16 bytes there"),
+        ({"out_keys": pointer(10)}, "'out_keys' .* the plan needs 12800 bytes there"),
+        ({"out_scales": pointer(8)}, "'out_scales' .* the plan needs 400 bytes there"),
+        ({"scales": pointer(8)}, "'scales' .* the plan needs"),
+        ({"slot_rows": 0}, "has slot_rows=0; fix: pass at least 1"),
+        (
+            {"check": Check("indexer_state", pointer(32), pointer(12), pointer(3), versions=pointer(8))},
+            "'versions' .* the plan needs 12 bytes there",
+        ),
+    ],
+)
+def test_a_bad_indexer_gather_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    sound: dict[str, Any] = {
+        "keys": pointer(2**16), "scales": pointer(2**16), "stride": 8640, "slots": 4, "ids": pointer(12),
+        "starts": pointer(16), "most": 3, "slot_rows": 64, "key_bytes": 128, "scale_bytes": 4,
+        "out_keys": pointer(12800), "out_scales": pointer(400), "out_rows": 100,
+    }  # fmt: skip
+    assert not indexer_gather_plan(**sound).is_empty
+    with pytest.raises(LaunchRefused, match=said):
+        indexer_gather_plan(**sound | changed)
+
+
+# ---- references -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_without_a_check_every_number_must_be_a_slot(wrong: int) -> None:
+    arena, ids = random_bytes(RNG, 4, 16), np.array([0, wrong])
+    with pytest.raises(IndexError):
+        gather(arena, ids)
+    with pytest.raises(IndexError):
+        scatter(arena, ids, random_bytes(RNG, 2, 16))
+    with pytest.raises(IndexError):
+        scrub(arena, ids)
+
+
+def test_new_memory_holds_zeros_where_an_entry_was_refused() -> None:
+    arena, check = random_bytes(RNG, 4, 16), sound_check("swa_window", 4, 3)
+    check.expected[1] = 2
+    out = gather(arena, np.array([0, 1, 2]), check=check)
+    assert (out[0] == arena[0]).all() and not out[1].any() and (out[2] == arena[2]).all()
+    assert check.refusals.tolist() == [0, Refusal.STALE, 0]
+
+
+def test_the_numpy_backend_is_the_references() -> None:
+    backend, arena = NumpyBackend(), random_bytes(RNG, 6, 3, 16)
+    ids, data = np.array([4, 1]), random_bytes(RNG, 2, 3, 16)
+    np.testing.assert_array_equal(backend.gather(arena, ids), gather(arena, ids))
+    backend.scatter(arena, ids, data)
+    np.testing.assert_array_equal(arena[[4, 1]], data)
+    backend.scrub(arena, ids)
+    assert not arena[[4, 1]].any() and arena[[0, 2, 3, 5]].any(axis=(1, 2)).all()
+
+
+# ---- what launches move ---------------------------------------------------------------------------------------------
+
+WASTE = 1.05
+
+
+def launched(plan: Callable[[Uploaded], LaunchPlan], **options: Any) -> HostLauncher:
+    launcher = HostLauncher(Build.CHECK, **options)
+    launcher.launch(plan(Uploaded(launcher)))
+    return launcher
+
+
+@pytest.mark.parametrize("size", [4096, 2 * STRIP_BYTES, 2 * STRIP_BYTES + 2048])
+def test_copies_of_slots_move_their_bytes_and_little_else(size: int) -> None:
+    arena, ids, other = random_bytes(RNG, 9, size), np.arange(8, dtype=np.int32), random_bytes(RNG, 8, size)
+
+    def check(up: Uploaded) -> Check[Pointer] | None:
+        return up.check(sound_check("compressed_kv", 9, 8))
+
+    total = 8 * size
+    gathered = launched(lambda up: gather_plan(up(arena), size, 9, up(ids), 8, size, up(other), check=check(up)))
+    assert 2 * total <= moved_bytes(gathered) <= WASTE * 2 * total
+    scattered = launched(lambda up: scatter_plan(up(arena), size, 9, up(ids), 8, size, up(other)))
+    assert 2 * total <= moved_bytes(scattered) <= WASTE * 2 * total
+    scrubbed = launched(lambda up: scrub_plan(up(arena), size, 9, up(ids), 8, size))
+    assert total <= moved_bytes(scrubbed) <= WASTE * total
+
+
+def test_every_vector_of_a_copy_is_16_bytes_wide_and_a_warp_asks_for_whole_sectors() -> None:
+    arena, ids, out = random_bytes(RNG, 2, 8192), np.array([1], np.int32), random_bytes(RNG, 1, 8192)
+    launcher = launched(lambda up: gather_plan(up(arena), 8192, 2, up(ids), 1, 8192, up(out)))
+    assert launcher.traffic is not None
+    wide = [site for site in launcher.traffic.sites if site.bytes >= 2048]
+    assert {site.is_write for site in wide} == {False, True}
+    assert {(site.width, site.sectors_per_request, site.efficiency) for site in wide} == {(16, 16.0, 1.0)}
+
+
+def test_a_window_moves_its_rows_and_little_else() -> None:
+    stride, requests = 37440 * 2, 4
+    arena, table = random_bytes(RNG, 4, stride), np.arange(4, dtype=np.int32).reshape(4, 1)
+    positions = np.array([1000, 1063, 1064, 200])  # the ring begins anywhere
+    for row_bytes, offset in ((576, 0), (8, 36864)):
+        out = random_bytes(RNG, requests, 128, row_bytes)
+        launcher = launched(
+            lambda up, row_bytes=row_bytes, offset=offset, out=out: window_gather_plan(  # type: ignore[misc]
+                up(arena).skip(offset), stride, 4, up(table), 1, 128, up(positions), 128, requests, row_bytes, up(out),
+                page_rows=64, page_stride=37440, check=up.check(sound_check("swa_window", 4, 4)),
+            )
+        )  # fmt: skip
+        least = 2 * requests * 128 * row_bytes
+        # Scales are a 73rd of the bytes: what is read beside them shows there, and not in the whole.
+        assert least <= moved_bytes(launcher) <= (WASTE if row_bytes == 576 else 1.5) * least
+
+
+def test_an_indexer_gather_moves_keys_scales_and_a_word_a_block() -> None:
+    arena, ids = random_bytes(RNG, 8, 8640), np.arange(8, dtype=np.int32)
+    starts = np.arange(9, dtype=np.uint32) * 64
+    check = sound_check("indexer_state", 8, 8)
+    versioned = Check(check.kind, check.words, check.expected, check.refusals, versions=np.zeros(8, np.uint32))
+
+    def plan(up: Uploaded) -> LaunchPlan:
+        memory = up(arena)
+        return indexer_gather_plan(
+            memory, memory.skip(8192), 8640, 8, up(ids), up(starts), 8, 64, 128, 4, up(random_bytes(RNG, 512, 128)),
+            up(random_bytes(RNG, 512, 4)), 512, check=up.check(versioned),
+        )  # fmt: skip
+
+    least = 2 * 512 * 132
+    assert least <= moved_bytes(launched(plan)) <= WASTE * least
+
+
+# ---- planted bugs ---------------------------------------------------------------------------------------------------
+
+
+def a_gather(up: Uploaded, size: int = 3 * 2048 + 512, check: bool = True) -> LaunchPlan:
+    """Of three slots."""
+    arena, out = random_bytes(RNG, 4, size), np.zeros((3, size), np.uint8)
+    found = sound_check("compressed_kv", 4, 3) if check else None
+    ids = np.array([3, 0, 2], np.int32)
+    return gather_plan(up(arena), size, 4, up(ids), 3, size, up(out), check=up.check(found))
+
+
+def a_scale_gather(up: Uploaded) -> LaunchPlan:
+    """Rows of 8 bytes."""
+    out, positions = np.zeros((1, 10, 8), np.uint8), np.array([12])
+    arena, table = random_bytes(RNG, 3, 64), np.array([[2, 1, 0]], np.int32)
+    return window_gather_plan(up(arena), 64, 3, up(table), 3, 8, up(positions), 10, 1, 8, up(out))
+
+
+def two_strips(up: Uploaded) -> LaunchPlan:
+    """Of each slot: two warps refuse, or don't, for one entry."""
+    return a_gather(up, STRIP_BYTES + 512)
+
+
+def a_guarded_gather(up: Uploaded) -> LaunchPlan:
+    """Of a table whose last entry is the guard."""
+    arena, out, ids = random_bytes(RNG, 4, 64), np.zeros((2, 64), np.uint8), np.array([3, -1], np.int32)
+    return gather_plan(up(arena), 64, 4, up(ids), 2, 64, up(out), check=up.check(sound_check("swa_window", 4, 2)))
+
+
+def a_stride_off_16(up: Uploaded) -> LaunchPlan:
+    """What the plan refuses, launched all the same."""
+    plan = a_gather(up)
+    values = list(plan.values)
+    values[1] = plan.value("stride") - 8  # type: ignore[operator]
+    return LaunchPlan(plan.kernel, plan.grid, tuple(values))
+
+
+PLANTED = {
+    "a vector past the strip": (
+        a_gather,
+        "for (; at < end; at += kWarpLanes) kv_store16(to",
+        "for (; at <= end; at += kWarpLanes) kv_store16(to",
+        "out_of_bounds",
+    ),
+    "an entry too many": (
+        a_gather, "if (live == nullptr) return most;", "if (live == nullptr) return most + 1;", "out_of_bounds",
+    ),
+    "a strip of the next slot": (
+        two_strips, "min(kStripBytes, bytes - begin)", "kStripBytes", "out_of_bounds",
+    ),
+    "the guard is a slot": (
+        a_guarded_gather, "slot >= 0 && (kv_u32)slot < slots", "(kv_u32)slot + 1u <= slots", "out_of_bounds",
+    ),
+    "scales copied 16 bytes at a time": (
+        a_scale_gather, "const bool wide = row_bytes % 16 == 0;", "const bool wide = true;", "misaligned",
+    ),
+    "refusals written by plain stores": (
+        two_strips,
+        "  if (code != kv_refusal::kApplied) kv_refuse(check, entry, code);\n  return code;\n}\n\n#endif",
+        "  check.refusals[entry] = code;\n  return code;\n}\n\n#endif",
+        "race",
+    ),
+    "lane 0 is answered elsewhere": (
+        a_gather,
+        "  if (kv_lane() == 0) code = kv_look_again(check, entry, slot);\n",
+        "  if (kv_lane() == 0) return __shfl_sync(kWholeWarp, kv_look_again(check, entry, slot) + 0u, 0);\n",
+        "warp_divergence",
+    ),
+    "a write through the arena": (
+        a_gather,
+        "if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16(to, strip.bytes, 0);",
+        "fill16((kv_u8*)arena, 16, look_again(check, strip.item, slot));",
+        "const_write",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_by_what_is_meant_for_it(name: str) -> None:
+    plan, find, replace, kind = PLANTED[name]
+    launched(plan)  # sound as it is
+    with pytest.raises(HostFault) as caught:
+        launched(plan, sources=edited((find, replace)))
+    assert caught.value.kind == kind
+
+
+def test_a_stride_that_no_plan_has_would_be_misaligned() -> None:
+    with pytest.raises(HostFault) as caught:
+        launched(a_stride_off_16)
+    assert caught.value.kind == "misaligned"
+
+
+PLANTED_MEANINGS = {
+    "no look at the word": ("code = is_slot ? kv_answer(check, kv_load_acquire(check.words + slot), entry)",
+                            "code = is_slot ? (kv_u8)(kv_load_acquire(check.words + slot) & 0)"),
+    "no look at the generation": ("(kv_i64)check.expected[entry])", "kv_events::generation_of(check.machine, word))"),
+    "an entry refused before is looked at again": ("if (code != kv_refusal::kApplied) return code;\n  code = is_slot",
+                                                   "code = is_slot"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED_MEANINGS)
+def test_a_planted_change_of_meaning_is_no_parity(name: str) -> None:
+    arena, out, check = random_bytes(RNG, 4, 64), random_bytes(RNG, 5, 64), sound_check("swa_window", 4, 5)
+    check.expected[1], check.refusals[2], check.words[3] = 0, 9, check.words[3] & ~np.uint64(15)
+    ids = np.array([0, 1, 2, -1, 3], np.int32)
+
+    def run(launcher: HostLauncher) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        up = Uploaded(launcher)
+        launcher.launch(gather_plan(up(arena), 64, 4, up(ids), 5, 64, up(out), check=up.check(check)))
+        return up.now(out), up.now(check.refusals)
+
+    refused = copied(check)
+    right = gather(arena, ids, out.copy(), check=refused), refused.refusals
+    assert all(map(np.array_equal, run(HostLauncher()), right))
+    found = run(HostLauncher(sources=edited(PLANTED_MEANINGS[name])))
+    assert not all(map(np.array_equal, found, right))
