@@ -25,7 +25,7 @@ RUNTIME = Path(__file__).parent / "runtime"
 FOLDER = REPO / "build" / "hostcuda"
 
 COMMON = (
-    *("-std=c++17", "-fPIC", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
+    *("-std=c++17", "-fPIC", "-g1", "-gdwarf-4", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
     # No fused multiply-add, and bytes may be read as any type, as nvcc has it. Checked libc functions dislike fibers.
     *("-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE"),
 )
@@ -56,7 +56,7 @@ FLAGS = {
 }
 
 _KERNEL = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\((?P<bound>[^()]+)\)\s*)?(?P<symbol>\w+)\s*\('
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\((?P<bound>[^(),]+)[^()]*\)\s*)?(?P<symbol>\w+)\s*\('
 )
 
 
@@ -194,6 +194,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    plain = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(command, cwd=REPO, env=plain, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DoesNotCompile(f"{' '.join(command)}\n{done.stderr}")

@@ -17,3 +17,10 @@ def planted_source(kernel: Kernel) -> str:
     texts = [(f"kernels/{name}", FOLDER / name) for name in BASE]
     texts.append((f"tests/hostcuda/planted/{kernel.file}", HERE / kernel.file))
     return "".join(f'#line 1 "{name}"\n{path.read_text("utf-8")}' for name, path in texts)
+
+
+def line_of(kernel: Kernel) -> int:
+    """The line that is marked as the fault of a planted kernel."""
+    lines = (HERE / kernel.file).read_text("utf-8").splitlines()
+    (line,) = (number for number, text in enumerate(lines, 1) if text.endswith(f"// fault: {kernel.name}"))
+    return line
