@@ -1,0 +1,316 @@
+"""Checks: what plans refuse, what launches move, what a checksum notices, and that planted bugs are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.checks import (
+    CHECK_TOPOLOGY,
+    RECORD,
+    WIDEST,
+    Ring,
+    Rows,
+    Violations,
+    What,
+    check_topology_plan,
+    checksum,
+    page_checksum,
+    page_checksum_plan,
+    verified_prefix_plan,
+)
+from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
+from kvfsm.kernels.reading import Check, Side
+from kvfsm.kernels.source import source_of
+
+from ..hostcuda.building import Build
+from ..hostcuda.faults import HostFault
+from ..hostcuda.host import HostLauncher, edited
+from ..hostcuda.schedules import Random
+from .pools import Uploaded, random_bytes, some_slots, sound_check
+from .traffic import moved_bytes
+
+RNG = np.random.default_rng(7)
+WASTE = 1.05
+
+
+def pointer(size: int, address: int = 4096) -> Pointer:
+    return Pointer(address, size)
+
+
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arena": pointer(4096, 4104)}, r"argument 0 'arena' .* must be a multiple of 16"),
+        ({"bytes": 100}, "kv_page_checksum has bytes=100; fix: use a multiple of 16"),
+        ({"stride": 1000}, "kv_page_checksum has stride=1000; fix: use a multiple of 16"),
+        ({"stride": 512}, "stride=512; fix: 1024 bytes of a slot need a stride of at least 1024"),
+        ({"ids": pointer(8)}, "'ids' .* the plan needs 12 bytes there"),
+        ({"sums": pointer(16)}, "'sums' .* the plan needs 24 bytes there"),
+        ({"live": pointer(4)}, "'live' .* the plan needs 8 bytes there"),
+    ],
+)
+def test_a_bad_checksum_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    sound: dict[str, Any] = {
+        "arena": pointer(4096), "stride": 1024, "slots": 4, "ids": pointer(12), "most": 3, "bytes": 1024,
+        "sums": pointer(24),
+    }  # fmt: skip
+    assert page_checksum_plan(**sound).grid == (3, 1, 1)
+    assert page_checksum_plan(**sound | {"most": 0}).is_empty
+    with pytest.raises(LaunchRefused, match=said):
+        page_checksum_plan(**sound | changed)
+
+
+def prefix_check(**changed: Any) -> Check[Pointer]:
+    sound: dict[str, Any] = {"words": pointer(32), "expected": pointer(28), "refusals": pointer(0)}
+    return Check("compressed_kv", **sound | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"wanted": None}, "has sums on one side only; fix: pass both, or None for both"),
+        ({"check": prefix_check(side=Side.WRITER)}, "has a writer's check; fix: a prefix is verified for who reads it"),
+        ({"check": prefix_check(words=pointer(31))}, "'words' .* the plan needs 32 bytes there"),
+        ({"check": prefix_check(expected=pointer(27))}, "'expected' .* the plan needs 28 bytes there"),
+        ({"offsets": pointer(8)}, "'offsets' .* the plan needs 12 bytes there"),
+        ({"verified": pointer(4)}, "'verified' .* the plan needs 8 bytes there"),
+        ({"reasons": pointer(1)}, "'reasons' .* the plan needs 2 bytes there"),
+        ({"sums": pointer(8)}, "'sums' .* the plan needs 56 bytes there"),
+    ],
+)
+def test_a_bad_prefix_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    sound: dict[str, Any] = {
+        "check": prefix_check(), "offsets": pointer(12), "ids": pointer(28), "slots": 4, "blocks": 7, "most": 2,
+        "verified": pointer(8), "reasons": pointer(2), "sums": pointer(56), "wanted": pointer(56),
+    }  # fmt: skip
+    assert verified_prefix_plan(**sound).grid == (2, 1, 1)
+    with pytest.raises(LaunchRefused, match=said):
+        verified_prefix_plan(**sound | changed)
+
+
+def a_topology(**changed: Any) -> LaunchPlan:
+    rows = Rows(pointer(160), pointer(8), pointer(64), changed.pop("span", 16), False, -1, 3)
+    ring = Ring(pointer(32 * 4), pointer(8), pointer(8), changed.pop("capacity", 4))
+    sound: dict[str, Any] = {
+        "rows": rows, "count": 8, "width": 5, "captured": pointer(80), "present": pointer(80), "numbers": 10,
+        "epoch": pointer(8), "captured_epoch": 3, "refused": pointer(8), "ring": ring, "kind": "compressed_kv",
+        "slots": 4, "words": pointer(32), "expected": pointer(160),
+    }  # fmt: skip
+    return check_topology_plan(**sound | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"span": 0}, "has span=0, capacity=4; fix: pass at least 1 of each"),
+        ({"capacity": 0}, "has span=16, capacity=0; fix: pass at least 1 of each"),
+        ({"capacity": 5}, "'records' .* the plan needs 160 bytes there"),
+        ({"width": WIDEST}, f"has rows of {WIDEST} entries; fix: use fewer than {WIDEST}"),
+        ({"count": 9}, "'table' .* the plan needs 180 bytes there"),
+        ({"numbers": 11}, "'captured' .* the plan needs 88 bytes there"),
+        ({"refused": pointer(7)}, "'refused' .* the plan needs 8 bytes there"),
+        ({"words": pointer(31)}, "'words' .* the plan needs 32 bytes there"),
+        ({"expected": pointer(159)}, "'expected' .* the plan needs 160 bytes there"),
+    ],
+)
+def test_a_bad_topology_check_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
+    assert a_topology().grid == (8, 1, 1)
+    with pytest.raises(LaunchRefused, match=said):
+        a_topology(**changed)
+
+
+# ---- meanings -------------------------------------------------------------------------------------------------------
+
+
+def test_a_checksum_notices_every_bit_every_move_and_every_length() -> None:
+    page = random_bytes(RNG, 1, 128)
+    page[0, 32:48] = page[0, 64:80] + 1
+    sums = {int(checksum(page)[0])}
+    for bit in range(8 * 128):
+        changed = page.copy()
+        changed[0, bit // 8] ^= 1 << bit % 8
+        sums.add(int(checksum(changed)[0]))
+    assert len(sums) == 1 + 8 * 128
+    rows = page.reshape(8, 16)
+    swapped = [rows[np.r_[:a, b, a + 1 : b, a, b + 1 : 8]] for a in range(8) for b in range(a + 1, 8)]
+    sums |= {int(checksum(one.reshape(1, 128))[0]) for one in swapped}
+    assert len(sums) == 1 + 8 * 128 + len(swapped)
+    zeros = [int(checksum(np.zeros((1, 16 * count), np.uint8))[0]) for count in range(20)]
+    assert len(set(zeros)) == 20
+
+
+def test_a_checksum_notices_small_numbers_that_change_places() -> None:
+    # The case in which a sum of keyed products is weak: equal sums of numbers, keys that differ by little.
+    rows = np.array([[1, 2, 3, 4], [2, 1, 4, 3], [4, 3, 2, 1], [3, 4, 1, 2], [0, 3, 3, 4]], "<u4")
+    orders = [np.roll(rows, turn, axis=0)[::step] for turn in range(5) for step in (1, -1)]
+    sums = [int(checksum(np.ascontiguousarray(order).view(np.uint8).reshape(1, 80))[0]) for order in orders]
+    assert len(set(sums)) == len(sums)
+
+
+def test_without_a_check_every_number_must_be_a_slot() -> None:
+    with pytest.raises(IndexError, match="slots -1 to 2 of 3; pass slots only, or a check"):
+        page_checksum(random_bytes(RNG, 3, 32), np.array([2, -1]), np.zeros(2, np.uint64))
+
+
+def test_violations_are_those_of_the_source() -> None:
+    text = source_of(CHECK_TOPOLOGY)
+    declared = text[text.index("namespace kv_violation") : text.index("}  // namespace kv_violation")]
+    named = {name.upper(): int(code) for name, code in re.findall(r"k(\w+) = (\d+)", declared)}
+    assert named == {what.name: int(what) for what in What}
+
+
+def test_a_ring_gives_what_came_in_order_and_says_what_it_lost() -> None:
+    ring = Violations.of(3)
+    ring.add([(1, 0, number, 11, 5, 6) for number in range(2)])
+    assert ring.take()["column"].tolist() == [0, 1]
+    ring.add([(1, 0, number, 11, 5, 6) for number in range(2, 7)])
+    assert (ring.lost, ring.take()["column"].tolist(), ring.lost) == (2, [2, 3, 4], 0)
+    ring.add([(1, 0, 7, 11, 5, 6)])
+    assert ring.take()["column"].tolist() == [7]
+
+
+# ---- what launches move ---------------------------------------------------------------------------------------------
+
+
+def launched(plan: Callable[[Uploaded], LaunchPlan], build: Build = Build.CHECK, **options: Any) -> HostLauncher:
+    launcher = HostLauncher(build, **options)
+    launcher.launch(plan(Uploaded(launcher)))
+    return launcher
+
+
+def a_checksum(up: Uploaded, pages: int = 4, size: int = 37440) -> LaunchPlan:
+    arena, ids = random_bytes(RNG, pages, size), np.arange(pages, dtype=np.int32)
+    check = up.check(sound_check("compressed_kv", pages, pages))
+    return page_checksum_plan(
+        up(arena), size, pages, up(ids), pages, size, up(np.zeros(pages, np.uint64)), check=check
+    )  # fmt: skip
+
+
+def test_a_checksum_reads_its_pages_once_and_little_else() -> None:
+    launcher = launched(a_checksum)
+    least = 4 * 37440
+    assert least <= moved_bytes(launcher) <= WASTE * least
+    assert launcher.traffic is not None
+    wide = [site for site in launcher.traffic.sites if site.bytes > 4096]
+    assert {(site.width, site.is_write) for site in wide} == {(16, False)}
+
+
+def a_prefix(up: Uploaded, blocks: int = 600) -> LaunchPlan:
+    ids, sums = some_slots(RNG, 64, blocks), RNG.integers(99, size=blocks).astype(np.uint64)
+    check = up.check(sound_check("compressed_kv", 64, blocks))
+    assert check is not None
+    offsets, verified = np.array([0, 0, blocks], np.uint32), np.zeros(2, np.uint32)
+    return verified_prefix_plan(
+        check, up(offsets), up(ids), 64, blocks, 2, up(verified), up(np.zeros(2, np.uint8)),
+        sums=up(sums), wanted=up(sums.copy()),
+    )  # fmt: skip
+
+
+def test_a_prefix_reads_24_bytes_a_block_beside_its_words() -> None:
+    traffic = launched(lambda up: a_prefix(up, 3000)).traffic
+    assert traffic is not None
+    least = 3000 * 24
+    assert least <= traffic.bytes_moved <= WASTE * least
+    words = [site for site in traffic.sites if site.is_atomic]
+    assert sum(site.bytes for site in words) <= 3000 * 8
+
+
+def a_batch(up: Uploaded, wrong: int = 0) -> LaunchPlan:
+    """Four rows of three entries, two rows live; so many numbers of the signature are wrong."""
+    table = np.array([[0, 1, -1], [2, 3, 4], [7, 7, 7], [7, 7, -1]], np.int32)
+    captured = np.arange(300, dtype=np.int64)
+    present = captured + (captured < wrong)
+    check = sound_check("compressed_kv", 8, 12)
+    rows = Rows(up(table), up(np.array([2])), up(np.array([20, 47, 0, 0])), 16, False, -1, 7)
+    ring = Ring(up(np.zeros((64, 8), np.uint32)), up(np.zeros(1, np.uint64)), up(np.zeros(1, np.uint64)), 64)
+    return check_topology_plan(
+        rows, 4, 3, up(captured), up(present), 300, up(np.array([5])), 5, up(np.zeros(4, np.uint8)), ring,
+        kind="compressed_kv", slots=8, words=up(check.words), expected=up(check.expected.reshape(4, 3)),
+    )  # fmt: skip
+
+
+def test_a_topology_check_reads_the_signature_once_a_row() -> None:
+    traffic = launched(a_batch).traffic
+    assert traffic is not None
+    least = 4 * (300 * 16 + 3 * 8)
+    assert traffic.bytes_read <= WASTE * least
+    assert traffic.bytes_written <= 4 * (1 + 8)  # a code a row, and what its block shares
+
+
+# ---- planted bugs ---------------------------------------------------------------------------------------------------
+
+
+def two_wrong_numbers(up: Uploaded) -> LaunchPlan:
+    return a_batch(up, wrong=40)
+
+
+LOOKED = "  __syncthreads();  // all reads come after thread 0's acquire\n"
+PARTS = "  __syncthreads();  // parts are there, and all reads come before thread 0's second look\n"
+CHUNK = "    __syncthreads();  // all have read before the next chunk writes\n"
+FIRSTS = "    if (kv_lane() == 0) firsts[kv_warp()] = first;\n    __syncthreads();\n"
+
+PLANTED = {
+    "no barrier after the first look": (a_checksum, LOOKED, "", "race or uninitialised"),
+    "no barrier before parts are added": (a_checksum, PARTS, "", "race or uninitialised"),
+    "a barrier for some threads only": (
+        a_checksum, PARTS, "  if (threadIdx.x < 32) __syncthreads();\n  else __syncthreads();\n", "barrier_divergence",
+    ),
+    "a vector past the page": (a_checksum, "at < end; at += kThreads)", "at <= end; at += kThreads)", "out_of_bounds"),
+    "parts of warps that are not there": (a_checksum, "k < kWarps; ++k) sum", "k <= kWarps; ++k) sum", "undefined"),
+    "no barrier between chunks": (a_prefix, CHUNK, "", "race"),
+    "no barrier before the least is found": (
+        a_prefix, FIRSTS, "    if (kv_lane() == 0) firsts[kv_warp()] = first;\n", "race or uninitialised",
+    ),
+    "blocks of a request that has fewer": (a_prefix, "    if (at < end) {", "    if (at <= end) {", "out_of_bounds"),
+    "a cursor that is read and written back": (
+        two_wrong_numbers,
+        "const kv_u64 ticket = atomicAdd(ring.cursor, 1ULL);",
+        "const kv_u64 ticket = *ring.cursor; *ring.cursor = ticket + 1;",
+        "race",
+    ),
+    "records past the ring": (
+        two_wrong_numbers, "ticket % ring.capacity * 8", "(ticket + 30) * 8", "out_of_bounds",
+    ),
+    "a row's verdict without a barrier": (
+        two_wrong_numbers, "  __syncthreads();\n  if (threadIdx.x != 0) return;\n  const kv_u8 code = first",
+        "  if (threadIdx.x != 0) return;\n  const kv_u8 code = first", "race",
+    ),
+    "a verdict that nobody has begun": (
+        a_batch, "  if (threadIdx.x == 0) first = kNobody;\n", "", "uninitialised",
+    ),
+    "a refusal by plain store": (
+        two_wrong_numbers, "atomicMin(first, rank << 8 | code);", "if (*first > code) *first = rank << 8 | code;",
+        "race",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_by_what_is_meant_for_it(name: str) -> None:
+    plan, find, replace, kind = PLANTED[name]
+    launched(plan, schedule=Random(3))  # sound as it is
+    build = Build.UNDEFINED if kind == "undefined" else Build.CHECK
+    with pytest.raises(HostFault) as caught:
+        launched(plan, build, sources=edited((find, replace)), schedule=Random(3))
+    assert caught.value.kind in kind.split(" or ")
+
+
+def test_a_ring_that_overwrites_what_is_unread_is_no_parity() -> None:
+    def records(launcher: HostLauncher) -> int:
+        up, kept = Uploaded(launcher), np.zeros((4, 8), np.uint32)
+        plan = a_batch(up, wrong=9)
+        values = dict(plan.named()) | {"records": up(kept), "capacity": 4}
+        launcher.launch(LaunchPlan(plan.kernel, plan.grid, tuple(values.values())))
+        return len(np.unique(up.now(kept).view(RECORD)["column"] // 4))
+
+    assert records(HostLauncher()) == 1  # the first four
+    bug = edited(("if (ticket - *ring.consumed >= ring.capacity) return;", "if (ring.consumed == nullptr) return;"))
+    assert records(HostLauncher(sources=bug)) > 1
