@@ -90,7 +90,6 @@ extern "C" __global__ void __launch_bounds__(128, 8) kv_validate_pin(
     verdicts[request] = refused == kv_words::kNobody ? (kv_u8)kv_refusal::kApplied : leases[refused];
   }
   if (refused == kv_words::kNobody) return;
-  __syncthreads();  // the verdict is read before any code changes
 
   // Undo from what this thread wrote down, never from the word: that may have become such as can be pinned meanwhile.
   // The pin is there, so taking it away can't fail, whatever else has changed in the word.
@@ -116,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(256) kv_unpin(
     const kv_i64* arguments,  // [width, references] of the machine's unpin, which are the first of its pin
     kv_u8* leases) {          // [references] read and written: 0 a pin is held, else why not
   const kv_u32 i = kv_words::thread_place();
-  if (i >= references || i >= *count || leases[i] != kv_refusal::kApplied) return;
+  if (i >= references || i >= *count) return;
+  if (leases[i] != kv_refusal::kApplied) return;
   const kv_u32 machine = machines[i];
   kv_u32 place;
   kv_u8 code = kv_words::find(first, machine, slots[i], &place);
