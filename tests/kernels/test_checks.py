@@ -11,6 +11,7 @@ import pytest
 
 from kvfsm.kernels.checks import (
     CHECK_TOPOLOGY,
+    PAGE_CHECKSUM,
     RECORD,
     WIDEST,
     Ring,
@@ -31,7 +32,9 @@ from ..hostcuda.building import Build
 from ..hostcuda.faults import HostFault
 from ..hostcuda.host import HostLauncher, edited
 from ..hostcuda.schedules import Random
+from .compiling import LACKS, TABLE_MAJOR, compiled, disassembler, nvrtcs
 from .pools import Uploaded, random_bytes, some_slots, sound_check
+from .sass import loops
 from .traffic import moved_bytes
 
 RNG = np.random.default_rng(7)
@@ -243,6 +246,26 @@ def test_a_topology_check_reads_the_signature_once_a_row() -> None:
     least = 4 * (300 * 16 + 3 * 8)
     assert traffic.bytes_read <= WASTE * least
     assert traffic.bytes_written <= 4 * (1 + 8)  # a code a row, and what its block shares
+
+
+MOST_INSTRUCTIONS = 20
+"""For 16 bytes: with more, an H200 would compute a checksum more slowly than it reads the page."""
+
+
+def instructions_for_16_bytes(cubin: bytes) -> float:
+    """In the loop of the checksum that loads the most."""
+    turns = [(sum(one.startswith("LDG.E.128") for one in code), len(code)) for code in loops(cubin, "page_checksum")]
+    vectors, count = max(turns)
+    assert vectors > 0
+    return count / vectors
+
+
+@pytest.mark.skipif(TABLE_MAJOR not in nvrtcs() or disassembler() is None, reason=f"{LACKS}, or nvidia-cuda-nvdisasm")
+def test_a_checksum_takes_few_instructions() -> None:
+    for architecture in ("sm_80", "sm_90", "sm_100", "sm_120"):
+        assert instructions_for_16_bytes(compiled("checks.cu", architecture).cubin) <= MOST_INSTRUCTIONS
+    slow = source_of(PAGE_CHECKSUM).replace("sum += checked16(held[k]", "sum = spread(sum, at) + checked16(held[k]")
+    assert instructions_for_16_bytes(nvrtcs()[TABLE_MAJOR].compile(slow, "sm_90").cubin) > MOST_INSTRUCTIONS
 
 
 # ---- planted bugs ---------------------------------------------------------------------------------------------------
