@@ -90,22 +90,32 @@ class Lacks:
 
 @dataclass(frozen=True, slots=True)
 class Surrounded:
-    """Each operation that matches has one of ``before`` among the few before it, and ``after`` among those after it."""
+    """Operations that match have one of ``before`` among the few before them, and of ``after`` among those after them.
+
+    ``every`` one that matches, or at least one: plain relaxed accesses may look as the ordered one does.
+    """
 
     pattern: str
     before: str | None = None
     after: str | None = None
+    every: bool = True
     within: int = 12
 
     def __call__(self, code: Code) -> str | None:
         """Where one is missing."""
         places = [place for place, one in enumerate(code) if re.fullmatch(self.pattern, one)]
-        for place in places:
-            ahead, behind = code[max(0, place - self.within) : place], code[place + 1 : place + 1 + self.within]
-            for wanted, there, where in ((self.before, ahead, "before"), (self.after, behind, "after")):
-                if wanted is not None and not any(re.fullmatch(wanted, one) for one in there):
-                    return f"no {wanted} {where} {code[place]}"
-        return None if places else f"no {self.pattern}"
+        if not places:
+            return f"no {self.pattern}"
+        told = [self._around(code, place) for place in places]
+        wrong = [one for one in told if one is not None]
+        return wrong[0] if wrong and (self.every or len(wrong) == len(told)) else None
+
+    def _around(self, code: Code, place: int) -> str | None:
+        ahead, behind = code[max(0, place - self.within) : place], code[place + 1 : place + 1 + self.within]
+        for wanted, there, where in ((self.before, ahead, "before"), (self.after, behind, "after")):
+            if wanted is not None and not any(re.fullmatch(wanted, one) for one in there):
+                return f"no {wanted} {where} {code[place]}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ FILES = sorted(kernels_of())
 PTX_TYPES = {"u8": "u8", "u16": "u16", "u32": "u32", "i32": "u32", "u64": "u64", "i64": "u64", "float": "f32"}
 CONSTRAINTS = Path(__file__).parent.parent.parent / "constraints.txt"
 
-pytestmark = pytest.mark.skipif({12, 13} - {*nvrtcs()} != set(), reason=LACKS)
+pytestmark = [
+    pytest.mark.skipif({12, 13} - {*nvrtcs()} != set(), reason=LACKS),
+    pytest.mark.xdist_group("nvrtc"),  # what one test compiled the others have
+]
 
 
 @pytest.mark.parametrize("major", [12, 13])
