@@ -24,7 +24,7 @@ from ..runtime.arena import RemoteBytes, RemoteMemory
 from ..runtime.layout import Layout
 from ..runtime.lease import Done
 from ..runtime.table import Fired
-from . import copies
+from . import copies, packed
 from .device_words import DeviceWords, Pins
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .outbox import ALIGNMENT, Outbox
@@ -72,6 +72,8 @@ class KernelBackend:
         self._lock = threading.RLock()  # one call at a time has the buffers
         self._last: Mark | None = None
         self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
+        self._sizes = launcher.empty((entries,), np.uint32)
+        self._cuts: dict[str, tuple[packed.Cut, Buffer]] = {}  # by digest of the layout
         self._outbox = Outbox(launcher, entries * DeviceWords.entry_bytes() + 16 * ALIGNMENT)
         self._pools: Mapping[str, Pool] = {}
         self._arenas: list[Buffer] = []  # that were handed out
@@ -133,24 +135,75 @@ class KernelBackend:
         with self._launches():
             for some in _slices(len(slots), self._entries):
                 (ids,) = self._outbox.send(slots[some].astype(np.int32))
-                where = _columns(arena, slice(0, arena.item_bytes)), arena.stride, len(arena), ids
+                where = _whole(arena), arena.stride, len(arena), ids
                 self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
 
     def pack(self, layout: Layout, data: Bytes, lossy: bool = False) -> list[bytes]:
-        """On the host, for that is where deflate is."""
+        """Of host memory, on the host."""
         return self._host.pack(layout, data, lossy)
 
-    def expand(self, layout: Layout, packed: list[bytes]) -> Bytes:
-        """On the host, for that is where deflate is."""
-        return self._host.expand(layout, packed)
+    def expand(self, layout: Layout, blobs: list[bytes]) -> Bytes:
+        """Of host memory, on the host."""
+        return self._host.expand(layout, blobs)
 
     # ---- what a device does besides -------------------------------------------------------------------------------
+
+    def pack_slots(self, layout: Layout, arena: RemoteBytes, slots: Slots, lossy: bool) -> list[bytes]:
+        """Reads n x slot bytes, writes what they take packed, and brings that to the host."""
+        cut, table = self._cut_of(layout)
+        stride = cut.body_most + -cut.body_most % packed.ALIGNMENT
+        room = min(self._entries, self._staged.pointer.bytes // stride)
+        if not room:
+            return self._host.pack(layout, self.gather(arena, slots), lossy)
+        blobs = []
+        with self._launches():
+            for some in _slices(len(slots), room):
+                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+                count = some.stop - some.start
+                where = packed.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
+                plan = packed.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
+                self.launcher.launch(plan)
+                bodies = self._staged.download(count * stride).reshape(count, stride)
+                sizes = self._sizes.download(count).tolist()
+                for body, size in zip(bodies, sizes, strict=True):
+                    blobs.append(packed.wrapped(layout, packed.PackedSlot(body[:size].tobytes(), lossy)))
+        return blobs
+
+    def expand_slots(self, layout: Layout, arena: RemoteBytes, slots: Slots, blobs: list[bytes]) -> None:
+        """Brings the packed bytes to the device, reads them, writes n x slot bytes.
+
+        Raises:
+            ValueError: a string that ``pack_slots`` did not make for this layout; nothing was written.
+        """
+        cut, table = self._cut_of(layout)
+        found = [packed.unwrapped(layout, blob, f"packed slot {n} of {len(blobs)}") for n, blob in enumerate(blobs)]
+        ends = np.cumsum([len(one.body) + -len(one.body) % packed.ALIGNMENT for one in found])
+        if len(found) and np.diff(ends, prepend=0).max() > self._staged.pointer.bytes:
+            self.scatter(arena, slots, self._host.expand(layout, blobs))
+            return
+        if sum(part.payload_bytes for part in layout.parts) < layout.slot_bytes:
+            self.scrub(arena, slots)  # no kernel writes what lies between parts
+        with self._launches():
+            for some in self._fitting(ends):
+                first = int(ends[some.start - 1]) if some.start else 0
+                begins = np.concatenate(([0], ends[some] - first)).astype(np.uint64)
+                bodies = np.zeros(int(begins[-1]), np.uint8)
+                for begin, one in zip(begins.tolist(), found[some], strict=False):
+                    bodies[begin : begin + len(one.body)] = np.frombuffer(one.body, np.uint8)
+                self._staged.write(bodies)
+                forms = np.array([one.lossy for one in found[some]], np.uint8)
+                ids, where, lossy = self._outbox.send(slots[some].astype(np.int32), begins[:-1], forms)
+                place = packed.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
+                self.launcher.launch(packed.expand_plan(cut, place, self._staged.pointer, where, lossy))
 
     def watch(self, pools: Mapping[str, Pool]) -> None:
         """Follow these pools from now on. Makes memory for their words."""
         with self._launches():
             self._pools = pools
             self.words.watch(pools)
+            for pool in pools.values():
+                if set(WITH_BYTES) & set(pool.table.KERNELS.values()):
+                    self._cut_of(pool.arena.layout)
 
     def fired(self, fired: Fired) -> None:
         """Note what became of the words, and run the kernel that the spec names for the event, where it runs now."""
@@ -237,6 +290,24 @@ class KernelBackend:
             self.launcher.launch(copies.gather_plan(*where, count, size, self._staged.pointer, check=check))
             rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
 
+    def _cut_of(self, layout: Layout) -> tuple[packed.Cut, Pointer]:
+        """How a layout is cut for packing, and the table of that in the launcher's memory; it is made once."""
+        if layout.digest not in self._cuts:
+            cut = packed.cut(layout)
+            self._cuts[layout.digest] = cut, self.launcher.upload(cut.table)
+        cut, table = self._cuts[layout.digest]
+        return cut, table.pointer
+
+    def _fitting(self, ends: npt.NDArray[np.int64]) -> Iterator[slice]:
+        """Bodies that go through the staged buffer together; ``ends`` say where each ends, if all lie in a row."""
+        begin = 0
+        while begin < len(ends):
+            before = int(ends[begin - 1]) if begin else 0
+            end = int(np.searchsorted(ends, before + self._staged.pointer.bytes, "right"))
+            end = min(end, begin + self._entries)
+            yield slice(begin, end)
+            begin = end
+
     def _turns(self, arena: RemoteBytes, count: int) -> Iterator[tuple[slice, slice]]:
         """Which entries, and which bytes of each, go through the staged buffer together."""
         size, room = arena.item_bytes, self._staged.pointer.bytes
@@ -249,6 +320,11 @@ def _slices(count: int, most: int) -> Iterator[slice]:
     """[0, count) in pieces of at most ``most``."""
     for begin in range(0, count, max(1, most)):
         yield slice(begin, min(begin + most, count))
+
+
+def _whole(arena: RemoteBytes) -> Pointer:
+    """Memory of all slots."""
+    return _columns(arena, slice(0, arena.item_bytes))
 
 
 def _columns(arena: RemoteBytes, columns: slice) -> Pointer:

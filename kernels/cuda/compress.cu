@@ -1,5 +1,5 @@
 // Rows compressed to entries: pooled by the softmax of their gates, normed, turned by their position; as float32, or as
-// FP8 in pages. Meaning, order of the sums, plans, references and bytes in kernels/compress.py. A block has one entry, a
+// FP8 in pages. Meaning, order of sums, plans, references and bytes in kernels/compress.py. A block has one entry, a
 // thread four neighbouring channels of it.
 
 constexpr kv_u32 kThreads = 128;

@@ -1,0 +1,184 @@
+"""The packed form: bits come back, room is saved, and nothing that packing didn't make is expanded."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels import packed
+from kvfsm.kernels.floats import from_bf16, to_bf16
+from kvfsm.kernels.launch import LaunchRefused, Pointer
+from kvfsm.kernels.packed import cut, expand_slots, pack_slots, unwrapped
+from kvfsm.kernels.reading import Check, Side
+from kvfsm.runtime.generated import Refusal
+from kvfsm.runtime.generated.compressed_kv import LAYOUT as WORD
+from kvfsm.runtime.generated.compressed_kv import CompressedKvState
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.layout import Layout
+
+from .packable import LAYOUTS, MIXED, random_slots
+
+TINY = PROFILES["tiny_deepseek_v4"].layouts["compressed_kv"]
+FLASH = PROFILES["deepseek_v4_flash"].layouts["compressed_kv"]
+
+
+def payloads(layout: Layout, data: np.ndarray) -> list[np.ndarray]:
+    return [data[:, part.offset : part.end] for part in layout.parts]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS.values(), TINY, FLASH], ids=[*LAYOUTS, "tiny", "flash"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lossless_bytes_come_back_whatever_they_are(layout: Layout, seed: int) -> None:
+    data = random_slots(layout, seed, 3)
+    back = expand_slots(layout, pack_slots(layout, data))
+    for one, other in zip(payloads(layout, data), payloads(layout, back), strict=True):
+        assert np.array_equal(one, other)
+    between = np.ones(layout.slot_bytes, bool)
+    for part in layout.parts:
+        between[part.offset : part.end] = False
+    assert not back[:, between].any()
+
+
+def test_numbers_take_less_room() -> None:
+    chance = np.random.default_rng(2)
+    normal = chance.standard_normal((4, TINY.slot_bytes // 4)).astype(np.float32)
+    for blob in pack_slots(TINY, normal.view(np.uint8)):
+        assert len(blob) < 0.95 * TINY.slot_bytes
+    zeros = pack_slots(FLASH, np.zeros((1, FLASH.slot_bytes), np.uint8))[0]
+    assert len(zeros) < 0.03 * FLASH.slot_bytes
+    noise = chance.integers(0, 256, (1, FLASH.slot_bytes)).astype(np.uint8)
+    assert len(pack_slots(FLASH, noise)[0]) < 1.03 * FLASH.slot_bytes
+
+
+def test_bodies_are_as_long_as_the_cut_says_at_most() -> None:
+    for layout in (*LAYOUTS.values(), TINY, FLASH):
+        noise = np.random.default_rng(3).integers(0, 256, (1, layout.slot_bytes)).astype(np.uint8)
+        for lossy in (False, True):
+            body = unwrapped(layout, pack_slots(layout, noise, lossy)[0]).body
+            assert len(body) <= cut(layout).body_most
+    assert len(unwrapped(FLASH, pack_slots(FLASH, noise)[0]).body) == cut(FLASH).body_most
+
+
+def test_the_lossy_form_is_fp8_with_a_scale_a_block() -> None:
+    data = np.zeros((1, MIXED.slot_bytes), np.uint8)
+    chance = np.random.default_rng(4)
+    singles = (chance.standard_normal(75) * 100).astype(np.float32)
+    halves = to_bf16(chance.standard_normal(300).astype(np.float32))
+    singles_part, halves_part = MIXED.part("singles", 0), MIXED.part("halves", 0)
+    data[0, singles_part.offset : singles_part.end] = singles.view(np.uint8)
+    data[0, halves_part.offset : halves_part.end] = halves.view(np.uint8)
+    back = expand_slots(MIXED, pack_slots(MIXED, data, lossy=True))
+    single = back[0, singles_part.offset : singles_part.end].copy().view(np.float32)
+    half = from_bf16(back[0, halves_part.offset : halves_part.end].copy().view(np.uint16))
+    peak = np.abs(singles).max()
+    assert (
+        0 < np.abs(single - singles).max() and (np.abs(single - singles) <= np.abs(singles) / 15 + peak / 2**17).all()
+    )
+    before = from_bf16(halves)
+    peaks = np.repeat([np.abs(before[:256]).max(), np.abs(before[256:]).max()], [256, 44])
+    assert (np.abs(half - before) <= np.abs(before) * 0.067 + peaks / 2**17).all()
+    for name in ("bytes", "longs", "doubles"):
+        part = MIXED.part(name, 0)
+        assert np.array_equal(back[0, part.offset : part.end], data[0, part.offset : part.end])
+
+
+def test_what_is_no_plain_number_stays_what_it_is() -> None:
+    slot = np.zeros(TINY.slot_bytes // 4, np.float32)
+    slot[:6] = [np.nan, np.inf, -np.inf, 3.0, 2e-38, -0.0]
+    slot[256:260] = [2e-38, -1.5e-38, 1e-40, np.nan]
+    bits = slot.view(np.uint32)
+    bits[10] = 0xFF800001  # a NaN of its own
+    data = slot.view(np.uint8)[None]
+    assert np.array_equal(expand_slots(TINY, pack_slots(TINY, data)), data)
+    back = expand_slots(TINY, pack_slots(TINY, data, lossy=True)).view(np.float32)[0]
+    assert np.isnan(back[[0, 10, 259]]).all() and back[1:4].tolist() == [3.0, -3.0, 3.0]
+    assert np.abs(back[256:258] / slot[256:258] - 1).max() < 0.07 and back[258] == 0
+    assert np.isnan(back).sum() == 3
+
+
+def altered(blob: bytes, at: int, with_: bytes) -> bytes:
+    return blob[:at] + with_ + blob[at + len(with_) :]
+
+
+def sealed(layout: Layout, body: bytes, lossy: bool = False) -> bytes:
+    """A body that somebody made up, with the right checksum."""
+    return packed.wrapped(layout, packed.PackedSlot(body, lossy))
+
+
+def test_what_packing_did_not_make_is_refused_with_its_place() -> None:
+    data = random_slots(TINY, 5, 1)
+    (blob,) = pack_slots(TINY, data)
+    body = unwrapped(TINY, blob).body
+    other = PROFILES["tiny_gemma3"].layouts["compressed_kv"]
+    wrong = {
+        "0 bytes are fewer than the 24 of a header": b"",
+        "begins with 00565001, which no packing writes": altered(blob, 0, b"\0"),
+        "begins with 4b565003": altered(blob, 3, b"\3"),
+        f"is of layout {TINY.digest[:16]}, not of layout": None,
+        "behind its header, which says": blob[:-1],
+        f"has {len(body) + 1} bytes behind": blob + b"\0",
+        "its bytes don't match their checksum": altered(blob, len(blob) - 1, bytes((blob[-1] ^ 1,))),
+        "ends before the payloads": sealed(TINY, body[:40]),
+        "block 1 begins at byte 7": sealed(TINY, altered(body, 4, struct.pack("<I", 7))),
+        "block 0 has a plane of 9 bits": sealed(TINY, altered(body, 4 * 4 + 1, b"\x09")),
+        "and its blocks take": sealed(TINY, body + bytes(32)),
+    }
+    for message, bad in wrong.items():
+        layout = other if bad is None else TINY
+        with pytest.raises(ValueError, match="packed slot 1 of 2 of compressed_kv: ") as caught:
+            expand_slots(layout, [pack_slots(layout, random_slots(layout, 6, 1))[0], blob if bad is None else bad])
+        assert message in str(caught.value) and "; fix: " in str(caught.value)
+
+
+def test_a_form_is_part_of_what_the_checksum_covers() -> None:
+    (blob,) = pack_slots(TINY, random_slots(TINY, 7, 1))
+    with pytest.raises(ValueError, match="checksum"):
+        unwrapped(TINY, altered(blob, 3, b"\2"))
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_any_change_of_one_byte_is_refused(lossy: bool) -> None:
+    chance = np.random.default_rng(8)
+    (blob,) = pack_slots(TINY, random_slots(TINY, 8, 1), lossy)
+    for at in [*range(40), *chance.integers(40, len(blob), 200).tolist()]:
+        with pytest.raises(ValueError, match="fix: drop it"):
+            unwrapped(TINY, altered(blob, at, bytes((blob[at] ^ int(chance.integers(1, 256)),))))
+
+
+def test_slots_that_may_not_be_touched_are_left() -> None:
+    data = random_slots(TINY, 9, 3)
+    made = cut(TINY)
+    states = (CompressedKvState.COMPRESSING, CompressedKvState.EXPANDING, CompressedKvState.RESIDENT)
+    words = np.array([WORD.pack(state=state, generation=3) for state in states], np.uint64)
+    expected, refusals = np.array([3, 2, 3], np.uint32), np.zeros(3, np.uint8)
+    check = Check("compressed_kv", words, expected, refusals, Side.WRITER)
+    out, sizes = np.zeros((3, made.body_most), np.uint8), np.zeros(3, np.uint32)
+    packed.pack(made, data, np.arange(3, dtype=np.int32), False, out, sizes, check)
+    assert refusals.tolist() == [0, Refusal.STALE, Refusal.ILLEGAL]
+    body = unwrapped(TINY, pack_slots(TINY, data[:1])[0]).body
+    assert sizes.tolist() == [len(body), 0, 0] and out[0, : len(body)].tobytes() == body
+    assert not out[1:].any()
+    arena, bodies = np.zeros_like(data), np.frombuffer(body, np.uint8)
+    at, forms = np.zeros(3, np.uint64), np.zeros(3, np.uint8)
+    refusals[:], expected[:] = 0, 3
+    packed.expand(made, arena, np.arange(3, dtype=np.int32), bodies, at, forms, check)
+    assert refusals.tolist() == [0, 0, Refusal.ILLEGAL]
+    assert np.array_equal(arena[:2], data[[0, 0]]) and not arena[2].any()
+
+
+def test_plans_refuse_what_kernels_do_not_take() -> None:
+    made, memory = cut(TINY), Pointer(1 << 20, 1 << 20)
+    slots = packed.Slots(memory, 2560, 3, memory, 3, memory)
+    assert packed.expand_plan(made, slots, memory, memory, memory).grid == (3, 1, 1)
+    assert packed.pack_plan(made, slots, True, memory, 2720, memory).grid == (3, 1, 1)
+    with pytest.raises(LaunchRefused, match=f"fix: {made.body_most}, or a greater multiple of 32"):
+        packed.pack_plan(made, slots, False, memory, 2560, memory)
+    short = packed.Slots(Pointer(1 << 20, 3 * 2560 - 1), 2560, 3, memory, 3, memory)
+    with pytest.raises(LaunchRefused, match="needs 7680 bytes"):
+        packed.expand_plan(made, short, memory, memory, memory)
+    with pytest.raises(LaunchRefused, match="2568 bytes apart; fix: pad the stride to 2576"):
+        packed.expand_plan(made, packed.Slots(memory, 2568, 3, memory, 3, memory), memory, memory, memory)
+    flash = packed.Slots(Pointer(1 << 20, 1 << 30), FLASH.slot_bytes, 3, memory, 3, memory)
+    assert packed.expand_plan(cut(FLASH), flash, memory, memory, memory).grid == (3 * 100, 1, 1)
