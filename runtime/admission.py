@@ -69,6 +69,7 @@ class Admission:
         *,
         step: int | None = None,
         owner: str = "",
+        salt: bytes | None = None,
     ) -> Reservation | Deferred | Rejected:
         """Reserve all that a request needs up to its first step, or nothing. What it should load is not moved yet.
 
@@ -81,6 +82,7 @@ class Admission:
             tokens: length of the prompt, no less than the match was told.
             step: tokens that the first step computes at most, a multiple of the granule; all by default.
             owner: who asks.
+            salt: of its keys, for which tenant its slots are taken; what the answer was matched for by default.
 
         Raises:
             Refused: STALE when what was matched is gone: match again. LEASE for another manager's answer. Nothing was
@@ -99,7 +101,7 @@ class Admission:
             for way in self._ways(answer, tokens, step):
                 never = self._never(way, tokens)
                 if never is None:
-                    decision = self._begin(way, answer, tokens, step, owner)
+                    decision = self._begin(way, answer, tokens, step, owner, salt)
                     if isinstance(decision, Deferred):
                         self._manager.core.room.given = given
                     return decision
@@ -197,7 +199,9 @@ class Admission:
         lease, slots = reservation.lease, reservation.slots
         self._manager.tick()
         try:
-            row = self._manager.requests.place(reservation.first, slots, lease=lease, owner=reservation.owner)
+            row = self._manager.requests.place(
+                reservation.first, slots, lease=lease, owner=reservation.owner, salt=reservation.salt
+            )
         except Refused:
             raise
         except BaseException:  # the slots are free by now
@@ -377,7 +381,9 @@ class Admission:
 
     # ---- under the lock ---------------------------------------------------------------------------------------------
 
-    def _begin(self, way: _Way, answer: Answer, tokens: int, step: int | None, owner: str) -> Reservation | Deferred:
+    def _begin(
+        self, way: _Way, answer: Answer, tokens: int, step: int | None, owner: str, salt: bytes | None
+    ) -> Reservation | Deferred:
         manager = self._manager
         if way.plan is not None and way.plan.ticket is not None:
             ticket = manager.loader.tickets.get(way.plan.ticket)
@@ -388,6 +394,7 @@ class Admission:
             return Deferred(Reason.BACKPRESSURE, "requests", f"all {len(manager.requests.active)} rows are taken")
         first = self._first(tokens, way.leased, step)
         reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
+        reservation.salt = answer.claims[0].salt if salt is None and answer.claims else salt
         try:
             self._take({"requests": 1})
             try:
@@ -412,7 +419,7 @@ class Admission:
                 (lease,) = manager.acquire_now(answer, reservation.owner)
             if way.plan is not None:
                 ticket = manager.loader.open(way.plan, reservation.owner, beside=way.beside)
-            reservation.slots = manager.take(way.beside, "take")
+            reservation.slots = manager.take(way.beside, "take", salt=reservation.salt)
         except BaseException as error:
             if ticket is not None:
                 assert not isinstance(error, Refused), "the ticket made room for what is taken beside it"
@@ -480,7 +487,8 @@ class Admission:
             reservation.slots[kind] = reservation.slots[kind][:count]
             pools[kind].release("abandon", surplus, expected=pools[kind].generations(surplus))
         more = {kind: count - len(reservation.slots[kind]) for kind, count in need.items()}
-        for kind, taken in manager.take({kind: n for kind, n in more.items() if n}, "take").items():
+        lacking = {kind: n for kind, n in more.items() if n}
+        for kind, taken in manager.take(lacking, "take", salt=reservation.salt).items():
             reservation.slots[kind] = np.concatenate((reservation.slots[kind], taken))
 
     def _give_up_slots(self, reservation: Reservation, done: Done | None) -> None:

@@ -199,6 +199,11 @@ class Core:
             return None
         return self._tenants.number(salt, self.pools.values())
 
+    @property
+    def tells_tenants(self) -> bool:
+        """Whether it matters whose a slot is: for what lies in it, or for budgets."""
+        return self._tenants is not None or (self._isolation is not None and self._isolation.apart)
+
     def keeping(self, clock: int, priority: int, ttl: int | None, salt: bytes) -> Keeping:
         """How what is published now under a salt is to be kept."""
         return Keeping(priority, NEVER if ttl is None else min(NEVER, clock + ttl), self.tenant(salt))

@@ -24,6 +24,7 @@ from .lease import Done
 from .live_rows import LiveRows, Rows
 from .live_window import LiveWindow
 from .profile import Profile
+from .row_slots import take_for
 
 Numbers = npt.NDArray[np.int64]
 
@@ -76,10 +77,10 @@ class Drafts:
         ends = state.tokens[rows] + counts
         more = np.maximum(0, -(-ends // state.granule) - state.blocks[rows])
         turn = None if self._window is None else self._window.draft_turn(rows, ends)
-        wanted = dict.fromkeys(state.kinds, int(more.sum())) if more.any() else {}
+        wanted = dict.fromkeys(state.kinds, np.repeat(rows, more)) if more.any() else {}
         if turn is not None and len(turn):
-            wanted["swa_window"] = len(turn)
-        slots = state.manager.take(wanted, "take")
+            wanted["swa_window"] = turn.rows
+        slots = take_for(state, wanted)
         at = 0
         for row, blocks in zip(rows[more > 0].tolist(), more[more > 0].tolist(), strict=True):
             own = {kind: slots[kind][at : at + blocks] for kind in state.kinds}

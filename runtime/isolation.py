@@ -47,6 +47,11 @@ class Isolation:
         self._numbers: dict[bytes, int] = {}
         self._next = _ALL + 1
 
+    @property
+    def apart(self) -> bool:
+        """Whether tenants are told apart: some salt was seen."""
+        return self._apart
+
     def see(self, salt: bytes) -> None:
         """A salt is in use somewhere: from now on tenants are told apart. Needs no lock."""
         if salt:

@@ -35,6 +35,7 @@ class LiveRows:
         incarnation: how many requests it has held, this one included.
         owners: who asked for it.
         sites: the call that admitted it, in debug mode.
+        salts: of its keys: for which tenant its slots are taken; None: nobody says.
         tokens: tokens that are committed.
         prefilled: of these, tokens whose entries came in batches; those after them came stride by stride.
         drafts: tokens beyond them for which there is room, not committed.
@@ -62,6 +63,7 @@ class LiveRows:
         self.incarnation = np.zeros(rows, np.int64)
         self.owners: list[str] = [""] * rows
         self.sites: list[str | None] = [None] * rows
+        self.salts: list[bytes | None] = [None] * rows
         self.tokens = np.zeros(rows, np.int64)
         self.prefilled = np.zeros(rows, np.int64)
         self.drafts = np.zeros(rows, np.int64)

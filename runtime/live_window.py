@@ -28,7 +28,7 @@ _NONE = np.empty(0, np.intp)
 class Turn:
     """Blocks that come into rings: block ``blocks[i]`` of row ``rows[i]``, at entry ``places[i]``.
 
-    ``leaving`` are the slots at those entries now, as far as there are any.
+    ``leaving[i]`` is the slot at that entry now; the guard where there is none.
     """
 
     rows: Rows
@@ -77,8 +77,7 @@ class LiveWindow:
         places = blocks % self.width
         missing = self.blocks[rows, places] != blocks
         rows, blocks, places = rows[missing], blocks[missing], places[missing]
-        leaving = self.slots[rows, places]
-        return Turn(rows.astype(np.intp), blocks, places, leaving[leaving != GUARD].astype(np.intp))
+        return Turn(rows.astype(np.intp), blocks, places, self.slots[rows, places].astype(np.intp))
 
     def turn_at(self, rows: Rows) -> Turn:
         """The turn for each row's next token."""

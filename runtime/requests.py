@@ -38,6 +38,7 @@ from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow, Turn
 from .preemption import Preempted
 from .row_publishing import RowPublisher
+from .row_slots import by_salt, take_for
 from .row_words import RowWords
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class RequestTable:
             if salt is None and receipt is not None:
                 salt = receipt.salt
             slots = self._manager.take(need, "take", salt=salt)
-            return self._begin(tokens, slots, lease, receipt, owner)
+            return self._begin(tokens, slots, lease, receipt, owner, salt)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
         """Slots by kind that a row of ``tokens`` tokens takes when the first ``reused`` granules are leased.
@@ -121,7 +122,13 @@ class RequestTable:
         return counts
 
     def place(
-        self, tokens: int, slots: Mapping[str, npt.NDArray[Any]], *, lease: Lease | None = None, owner: str = ""
+        self,
+        tokens: int,
+        slots: Mapping[str, npt.NDArray[Any]],
+        *,
+        lease: Lease | None = None,
+        owner: str = "",
+        salt: bytes | None = None,
     ) -> int:
         """``admit`` with slots that the caller took before (event ``take``). The caller holds the manager's lock.
 
@@ -130,6 +137,7 @@ class RequestTable:
             slots: by kind, as many as ``need`` says; they are the row's afterwards.
             lease: as for ``admit``.
             owner: who asks.
+            salt: as for ``admit``; they were taken for that tenant.
 
         Raises:
             Refused: BACKPRESSURE without a free row (CAPACITY where there is none at all), LEASE for a lease that isn't
@@ -145,7 +153,7 @@ class RequestTable:
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
         if given != need:
             raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
-        return self._begin(tokens, slots, lease, receipt, owner)
+        return self._begin(tokens, slots, lease, receipt, owner, salt)
 
     def extend(self, row: int, tokens: int, *, done: Done | None = None) -> None:
         """The next chunk of a prompt, whose state is written at once: slots for all of it, or nothing.
@@ -175,10 +183,10 @@ class RequestTable:
             stop, blocks = start + tokens, int(state.blocks[row])
             last = -(-stop // self._granule)
             self._check_capacity(last)
-            counts = dict.fromkeys(state.kinds, last - blocks) if last > blocks else {}
+            wanted = dict.fromkeys(state.kinds, np.full(last - blocks, row)) if last > blocks else {}
             turn = None if self._window is None else self._window.turn_over(row, stop)
-            slots = self._take(counts, turn, done)
-            if counts:
+            slots = self._take(wanted, turn, done)
+            if wanted:
                 state.put_blocks(row, slots, blocks, last)
             state.tokens[row] = stop
             if self._window is not None:
@@ -567,6 +575,7 @@ class RequestTable:
         lease: Lease | None,
         receipt: Receipt | None,
         owner: str,
+        salt: bytes | None,
     ) -> int:
         """``place`` after all checks: the slots become the row's, or are free."""
         state, granule = self._rows, self._granule
@@ -574,6 +583,7 @@ class RequestTable:
         row = int(np.argmin(state.active))
         taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
         state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
+        state.salts[row] = receipt.salt if salt is None and receipt is not None else salt
         state.incarnation[row] += 1
         state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
         state.lossy[row] = lease is not None and not lease.exact
@@ -622,19 +632,26 @@ class RequestTable:
             pool.stamp(held, manager.time)
             core.sweep(kind)
 
-    def _take(self, counts: dict[str, int], turn: Turn | None, done: Done | None) -> dict[str, Rows]:
+    def _take(self, wanted: dict[str, Rows], turn: Turn | None, done: Done | None) -> dict[str, Rows]:
         """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring.
 
-        What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring.
+        What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring. A block
+        comes into the slot that has just left its place, where it may: a full window needs no slot more then.
         """
         if self._window is None or turn is None or not len(turn):
-            return self._manager.take(counts, "take") if counts else {}
-        pool = self._rows.pool("swa_window")
-        again = len(pool.usable(turn.leaving)) if done is None else 0  # then a full window needs no slot more
-        slots = self._manager.take(counts | {"swa_window": len(turn) - again}, "take")
-        self._rows.give_up("swa_window", turn.leaving, done)
-        own = pool.take(again, pool.rules.take(), clear=False)  # the very slots that have just left
-        self._window.put(turn, np.concatenate((slots["swa_window"], own)))
+            return take_for(self._rows, wanted) if wanted else {}
+        pool, held = self._rows.pool("swa_window"), turn.leaving.copy()
+        leaving = held[held != GUARD]
+        stays = np.isin(held, pool.usable(leaving)) & (done is None)
+        slots = take_for(self._rows, wanted | {"swa_window": turn.rows[~stays]})
+        self._rows.give_up("swa_window", held[~stays & (held != GUARD)], done)
+        for salt, theirs in by_salt(self._rows, turn.rows):
+            again = held[stays & theirs]
+            self._rows.give_up("swa_window", again, None)
+            own = pool.take(len(again), pool.rules.take(), tenant=self._manager.core.tenant(salt), clear=False)
+            assert np.array_equal(own, np.sort(again)), "what was given back last is taken first"
+        held[~stays] = slots["swa_window"]
+        self._window.put(turn, held)
         return slots
 
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
@@ -645,9 +662,9 @@ class RequestTable:
         fresh = rows[state.blocks[rows] * self._granule == state.tokens[rows]]
         if len(fresh):
             self._check_capacity(int(state.blocks[fresh].max()) + 1)
-        counts = dict.fromkeys(state.kinds, len(fresh)) if len(fresh) else {}
+        wanted = dict.fromkeys(state.kinds, fresh) if len(fresh) else {}
         turn = None if self._window is None else self._window.turn_at(rows)
-        slots = self._take(counts, turn, done)
+        slots = self._take(wanted, turn, done)
         if len(fresh):
             for kind in state.kinds:
                 state.tables[kind][fresh, state.blocks[fresh]] = slots[kind]

@@ -52,6 +52,7 @@ class Reservation:
         loaded: whether the last load brought all that it should have; None before one has ended.
         row: of the request table, once entered.
         site: the call that asked, in debug mode.
+        salt: of its keys, for which tenant its slots are taken; None: nobody says.
     """
 
     number: int
@@ -67,6 +68,7 @@ class Reservation:
     loaded: bool | None = None
     row: int | None = None
     site: str | None = None
+    salt: bytes | None = None
     home: Admission | None = field(default=None, repr=False)  # whose it is
     request: Request | None = field(default=None, repr=False)
     at_most: int = field(default=0, repr=False)  # tokens of it that may be reused

@@ -163,7 +163,10 @@ class Turns:
                 elif queue is Queue.INDEXER and self._rebuilds.wanted(answer, live.rebuilt) is not None:
                     decision = self._rebuilds.begin(live, answer)
                 else:
-                    decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner)
+                    salt = live.keys.salt
+                    decision = self._admission.admit(
+                        answer, live.tokens, step=self._chunk, owner=live.owner, salt=salt
+                    )
             except Refused as refused:
                 if refused.refusal.name != "STALE":
                     raise
