@@ -153,7 +153,7 @@ def _e4m3_values() -> Floats:
     exponent, steps = codes >> np.uint32(3) & np.uint32(15), codes & np.uint32(7)
     values = np.where(exponent > 0, steps + 8, steps) * np.exp2(np.maximum(exponent, 1).astype(np.float32) - 10)
     values = np.where(codes & np.uint32(0x80), -values, values).astype(np.float32)
-    return np.where(codes & np.uint32(0x7F) == E4M3_NAN, floats_of(NAN_BITS), values)
+    return np.where(codes & np.uint32(0x7F) == E4M3_NAN, NAN_BITS.view(np.float32), values)
 
 
 def to_bf16(values: Floats) -> Halves:

@@ -128,7 +128,8 @@ def dequantised(codes: Bytes, scales: Floats) -> Floats:
 def _ue8m0(scales: Floats) -> npt.NDArray[np.uint32]:
     """Exponent, with bias 127, of the least power of two that is no less."""
     bits = bits_of(scales)
-    return (bits >> np.uint32(23)) + (bits & np.uint32(0x7FFFFF) != 0)
+    exponents: npt.NDArray[np.uint32] = (bits >> np.uint32(23)) + (bits & np.uint32(0x7FFFFF) != 0)
+    return exponents
 
 
 def _from_ue8m0(codes: Bytes) -> Floats:

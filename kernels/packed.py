@@ -287,7 +287,8 @@ def _expanded(cut: Cut, body: Bytes, lossy: bool, slot: Bytes) -> None:
 def _elements(cut: Cut, group: Group, slot: Bytes) -> Bytes:
     """Bytes of the blocks' elements, uint8 [blocks, elements, item]."""
     at = cut.table[group.blocks, 0].astype(np.int64)[:, None] + np.arange(group.elements * group.item)
-    return slot[at].reshape(len(at), group.elements, group.item)
+    found: Bytes = slot[at].reshape(len(at), group.elements, group.item)
+    return found
 
 
 def _put(target: Bytes, begins: npt.NDArray[np.uint32], rows: Bytes) -> None:
