@@ -10,6 +10,7 @@ lock protects is in ``core.py``.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +80,7 @@ class Manager:
         cold: slots for packed copies of compressed KV.
         rows: live requests that ``requests`` can hold.
         copy_bytes: alignment of bases and strides that the copy instruction needs.
-        io_bytes: the same for the I/O mode; 1 for buffered I/O.
+        io_bytes: the same for the I/O mode; 1 for buffered I/O. What the store's reads need is added to it.
         buffers: memory for the arenas, by kind.
         on_event: told of each event on state words, under the lock.
         trace: records them, for `kvfsm validate`.
@@ -153,7 +154,7 @@ class Manager:
         self.writes_through = store is not None and writes == "write_through"
         self.number = itertools.count(1).__next__
         self.mark = object()  # on what this manager answers
-        self._multiples = copy_bytes, io_bytes
+        self._multiples = copy_bytes, math.lcm(io_bytes, 1 if store is None else store.io_bytes)
         self.matcher = self._make_matcher()
         self.lessor = Lessor(self)
         self.filler = Filler(self)

@@ -2,21 +2,30 @@
 
 `RealFiles` is the operating system. Durability is explicit: bytes are safe after `sync`, names after `sync_directory`;
 until then a power cut may keep any part of them, in any order.
+
+Direct reads go past the page cache, in whole blocks and into memory that begins at one. `check_direct` tells whether a
+file system really makes them; some open a file for them and read through the cache all the same.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from .store import StoreLocked
 
 Bytes = bytes | bytearray | memoryview
 TEMPORARY = ".tmp"  # ending of files that a crash may leave behind; swept at opening
+BLOCK_BYTES = 4096
+"""What direct reads are made in: the largest block size that common disks ask for."""
+
 _BUFFERS_MAX = 512  # buffers in one call; Linux allows 1024 (IOV_MAX)
 
 
@@ -45,6 +54,14 @@ class Files(Protocol):
 
     def read(self, handle: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
         """Fill ``buffers`` from ``offset``; fewer bytes only at the end of the file."""
+        ...
+
+    def open_direct(self, path: Path) -> int:
+        """Open a file for `read_direct`, and for nothing else. OSError (EINVAL) where the file system has no such."""
+        ...
+
+    def read_direct(self, handle: int, buffers: Sequence[memoryview], offset: int) -> int:
+        """The same as `read`, past the page cache: offset, lengths and addresses are multiples of ``BLOCK_BYTES``."""
         ...
 
     def write(self, handle: int, buffers: Sequence[Bytes], offset: int) -> None:
@@ -118,6 +135,21 @@ class RealFiles:
             left, done = _skip(left, count), done + count
         return done
 
+    def open_direct(self, path: Path) -> int:
+        """See `Files`."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+
+    def read_direct(self, handle: int, buffers: Sequence[memoryview], offset: int) -> int:
+        """See `Files`."""
+        left, done = _views(buffers), 0
+        while left:
+            count = os.preadv(handle, left[:_BUFFERS_MAX], offset + done)
+            done += count
+            if count % BLOCK_BYTES or not count:  # the file ends here; from within a block nothing can be read
+                break
+            left = _skip(left, count)
+        return done
+
     def write(self, handle: int, buffers: Sequence[Bytes], offset: int) -> None:
         """See `Files`."""
         left, done = _views(buffers), 0
@@ -173,6 +205,38 @@ class RealFiles:
             os.close(handle)
             raise
         return handle
+
+
+def aligned(size: int) -> memoryview:
+    """Zeroed memory that begins at a multiple of ``BLOCK_BYTES``: pages of its own."""
+    return memoryview(mmap.mmap(-1, size))
+
+
+def address(buffer: memoryview) -> int:
+    """Where the bytes of a buffer begin in memory."""
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+def check_direct(files: Files, path: Path) -> None:
+    """Read a file that is there, and not empty, past the page cache.
+
+    Raises:
+        OSError: that can't be done here; or the file system takes a read that no disk can make, and so makes all of
+            them through the page cache (tmpfs), or some (btrfs).
+
+    """
+    handle = files.open_direct(path)
+    try:
+        files.read_direct(handle, [aligned(BLOCK_BYTES)], 0)
+        try:
+            files.read_direct(handle, [aligned(BLOCK_BYTES)], 1)
+        except OSError as problem:
+            if problem.errno == errno.EINVAL:
+                return
+            raise
+        raise OSError(errno.EOPNOTSUPP, "the file system reads through the page cache all the same", str(path))
+    finally:
+        files.close(handle)
 
 
 def read_file(files: Files, path: Path) -> bytes | None:

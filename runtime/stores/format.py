@@ -22,10 +22,11 @@ from enum import IntEnum
 
 import xxhash
 
+from .files import BLOCK_BYTES
 from .store import KEY_BYTES, Meta, Namespace, Verdict
 
 FORMAT_VERSION = 1
-ALIGNMENT = 4096  # bytes; the largest block size that direct I/O asks for on common disks
+ALIGNMENT = BLOCK_BYTES  # of headers and payloads
 HEADER_BYTES = ALIGNMENT
 CHECKSUM_BYTES = 16
 

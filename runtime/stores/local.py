@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 
 from ..generated import KINDS, OndiskPrefixTable
 from ..generated.ondisk_prefix import LAYOUT
+from ..layout import round_up
 from ..table import Table
 from ..trace import EventTrace
 from .census import census, current_epoch
 from .collecting import Collector
 from .directory import Directory, Entry, Handle
-from .files import TEMPORARY, Files, NotDurable, RealFiles, read_file, replace_file
+from .files import BLOCK_BYTES, TEMPORARY, Files, NotDurable, RealFiles, address, check_direct, read_file, replace_file
 from .format import FORMAT_VERSION, Header, Record, Stamp, checksum, digest, parent_key, split_meta, stride
 from .records import Records
 from .segments import Mark, Segment, Segments
@@ -130,6 +131,7 @@ class LocalStore:
         segment_bytes: int = SEGMENT_BYTES,
         trace: EventTrace | None = None,
         kinds: Mapping[str, type[Table]] = KINDS,
+        direct: bool = False,
     ) -> None:
         """Open or make the namespace's directory, take its lock, and settle what a crash left.
 
@@ -143,10 +145,12 @@ class LocalStore:
                 file of its own.
             trace: records each event of the directory's entries, for `kvfsm validate`.
             kinds: table classes by kind, of a package of one's own; of them ``ondisk_prefix`` counts here.
+            direct: `get` reads past the page cache (O_DIRECT), into buffers in whole blocks of 4096 bytes; see
+                ``io_bytes``. Writes, opening and collecting go through the cache all the same.
 
         Raises:
             StoreLocked: another writer has it open; the message names it.
-            StoreFull, StoreFailed: the directory can't be read or written.
+            StoreFull, StoreFailed: the directory can't be read or written, or not past the page cache.
             ValueError: a kind or format that can't be stored.
 
         """
@@ -165,7 +169,8 @@ class LocalStore:
             recorder.watch([self._directory.table], self._lock)
         if budget_bytes is not None:
             segment_bytes = min(segment_bytes, budget_bytes // FILES_MIN)
-        self._log = Segments(self.path, self._files, segment_bytes)
+        self._direct = direct
+        self._log = Segments(self.path, self._files, segment_bytes, direct)
         self._records = Records(self._log, self._stamp)
         self._collector = Collector(self._log, self._records, self._directory, self._lock)
         self._evicted = 0
@@ -198,6 +203,11 @@ class LocalStore:
     def epoch(self) -> int:
         """See `Store`."""
         return self._epoch
+
+    @property
+    def io_bytes(self) -> int:
+        """See `Store`."""
+        return BLOCK_BYTES if self._direct else 1
 
     def bind(self, namespace: Namespace) -> None:
         """See `Store`."""
@@ -243,6 +253,9 @@ class LocalStore:
         views = [_bytes_of(buffer) for buffer in into]
         if any(view.readonly for view in views):
             raise ValueError("a read needs a writable buffer")
+        if self._direct:
+            for view in views:
+                _check_blocks(view)
         names = self._directory.names(ids)
         answers: dict[int, Found] = {}
         while len(answers) < len(names):
@@ -269,7 +282,10 @@ class LocalStore:
             for place, handle in handles.items():
                 if handle.payload_bytes <= len(views[place]):
                     target, identity = views[place][: handle.payload_bytes], self._directory.parts(names[place])
-                    read[place] = self._records.read(segments[place], handle.offset, identity, epoch, target)
+                    room = views[place][: round_up(handle.payload_bytes, BLOCK_BYTES)] if self._direct else None
+                    read[place] = self._records.read(segments[place], handle.offset, identity, epoch, target, room)
+        except OSError as problem:
+            raise self._failure(problem, "nothing was read") from problem
         finally:
             with self._readable:
                 verdicts = [_verdict_of(read.get(place)) for place in handles]
@@ -412,10 +428,19 @@ class LocalStore:
                 replace_file(files, described, text)
             # A killed process may have left names that are visible only: what is served from now on must not go away.
             files.sync_directory(self.path)
+            if self._direct:
+                self._check_direct(described)
         except BaseException:
             files.close(handle)
             raise
         return handle
+
+    def _check_direct(self, path: Path) -> None:
+        try:
+            check_direct(self._files, path)
+        except OSError as problem:
+            what = f"{self.path} can't be read past the page cache: {problem.strerror or problem}"
+            raise StoreFailed(f"{what}; fix: use a directory on a local disk, or leave out direct=True") from problem
 
     def _recover(self) -> None:
         state = read_state(self._files, self.path)
@@ -635,3 +660,12 @@ def _bytes_of(buffer: Readable | Writable) -> memoryview:
     if not view.c_contiguous:
         raise ValueError("a payload must be C-contiguous")
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _check_blocks(view: memoryview) -> None:
+    """Raise ValueError unless a buffer begins at a block and is whole blocks."""
+    begin = address(view) if len(view) else 0
+    if begin % BLOCK_BYTES or len(view) % BLOCK_BYTES:
+        what = f"this buffer begins at {begin:#x} and has {len(view)} bytes, and direct reads need multiples of"
+        fix = "align and pad it, or open the store without direct=True"
+        raise ValueError(f"{what} {BLOCK_BYTES}; {fix}")

@@ -30,6 +30,11 @@ class MemoryStore:
         """See ``Store.epoch``."""
         return self._epoch
 
+    @property
+    def io_bytes(self) -> int:
+        """See ``Store.io_bytes``."""
+        return 1
+
     def bind(self, namespace: Namespace) -> None:
         """See ``Store.bind``."""
         with self._lock:

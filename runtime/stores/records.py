@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .files import Bytes
+from .files import Bytes, aligned
 from .format import ALIGNMENT, HEADER_BYTES, Header, Record, Stamp, checksum, encode, judge, judge_id, padding, parse
 from .segments import Segment, Segments
 from .store import Verdict
@@ -62,7 +63,13 @@ class Records:
         return segment, placed
 
     def read(
-        self, segment: Segment, offset: int, identity: tuple[str, bytes, bytes], epoch: int, target: memoryview
+        self,
+        segment: Segment,
+        offset: int,
+        identity: tuple[str, bytes, bytes],
+        epoch: int,
+        target: memoryview,
+        room: memoryview | None = None,
     ) -> Header | Verdict:
         """Read one record's payload into ``target``, which is as long as it.
 
@@ -72,25 +79,43 @@ class Records:
             identity: kind, content key and salt digest that it must have.
             epoch: the reset epoch that it must be of.
             target: overwritten; holds zeros after any answer but a header.
+            room: whole blocks that begin with ``target``, for a read past the page cache; holds zeros behind it
+                afterwards. None: the read goes through the cache.
 
         Returns:
             The record's header when everything fits, else why it does not.
 
+        Raises:
+            OSError: the disk does not make such direct reads; nothing is known of the record.
+
         """
-        answer = self._judged(segment, offset, identity, epoch, target)
+        answer = self._judged(segment, offset, identity, epoch, target, room)
+        if room is not None:
+            room[len(target) :] = bytes(len(room) - len(target))
         if isinstance(answer, Verdict):
             target[:] = bytes(len(target))
         return answer
 
     def _judged(
-        self, segment: Segment, offset: int, identity: tuple[str, bytes, bytes], epoch: int, target: memoryview
+        self,
+        segment: Segment,
+        offset: int,
+        identity: tuple[str, bytes, bytes],
+        epoch: int,
+        target: memoryview,
+        room: memoryview | None,
     ) -> Header | Verdict:
-        block = bytearray(HEADER_BYTES)
+        block = memoryview(bytearray(HEADER_BYTES)) if room is None else aligned(HEADER_BYTES)
         try:
-            count = self.log.read(segment, offset, [block, target])
-        except OSError:
+            if room is None:
+                count = self.log.read(segment, offset, [block, target])
+            else:
+                count = self.log.read_direct(segment, offset, [block, room])
+        except OSError as problem:
+            if room is not None and problem.errno == errno.EINVAL:
+                raise
             return Verdict.INTEGRITY  # a sector that can't be read is a changed one
-        header = parse(memoryview(block)[:count], offset)
+        header = parse(block[:count], offset)
         if isinstance(header, Verdict):
             return header
         verdict = judge(header, self.stamp, epoch) or judge_id(header, *identity)

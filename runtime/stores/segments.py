@@ -44,6 +44,7 @@ class Segment:
     appendable: bool = True
     readers: int = 0
     removed: bool = False
+    direct: int | None = None  # a handle of its own for direct reads; None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,12 @@ class Scan:
 class Segments:
     """The segment files of one directory."""
 
-    def __init__(self, directory: Path, files: Files, segment_bytes: int) -> None:
-        """No files yet: `open_all` finds those that exist."""
+    def __init__(self, directory: Path, files: Files, segment_bytes: int, direct: bool = False) -> None:
+        """No files yet: `open_all` finds those that exist. ``direct``: they can be read past the page cache, too."""
         self.directory = directory
         self.files = files
         self.segment_bytes = segment_bytes
+        self.direct = direct
         self.by_number: dict[int, Segment] = {}
         self.last_group = 0  # greatest number that was given to a group
         self._durable_group = 0
@@ -96,10 +98,7 @@ class Segments:
             number = segment_number(name)
             if number is None:
                 continue
-            path = self.directory / name
-            handle = self.files.open(path, write=True)
-            segment = Segment(number, path, handle, self.files.size(handle), name_durable=True)
-            self.by_number[number] = segment
+            segment = self._opened(number, name_durable=True)
             self._next_number = max(self._next_number, number + 1)
             scans.append(scan(self.files, segment))
             segment.tombstones = any(header.record is Record.TOMBSTONES for header in scans[-1].headers)
@@ -146,11 +145,27 @@ class Segments:
 
     def start(self) -> Segment:
         """A new, empty segment, which the next group goes to."""
-        path = self.directory / f"{self._next_number:08d}{SUFFIX}"
-        segment = Segment(self._next_number, path, self.files.open(path, write=True), 0, name_durable=False)
-        self.by_number[segment.number] = segment
+        segment = self._opened(self._next_number, name_durable=False)
         self._next_number += 1
         return segment
+
+    def _opened(self, number: int, *, name_durable: bool) -> Segment:
+        """A file with its handles; it is made if it is missing."""
+        path = self.directory / f"{number:08d}{SUFFIX}"
+        segment = Segment(number, path, self.files.open(path, write=True), 0, name_durable=name_durable)
+        try:
+            segment.size = self.files.size(segment.handle)
+            segment.direct = self.files.open_direct(path) if self.direct else None
+        except BaseException:
+            self.files.close(segment.handle)
+            raise
+        self.by_number[number] = segment
+        return segment
+
+    def _close(self, segment: Segment) -> None:
+        self.files.close(segment.handle)
+        if segment.direct is not None:
+            self.files.close(segment.direct)
 
     def write(self, segment: Segment, buffers: Sequence[Bytes], size: int) -> None:
         """Write one group at the end of ``segment``; durable when this returns.
@@ -180,6 +195,11 @@ class Segments:
         """Fill ``buffers``; fewer bytes at the end of the file."""
         return self.files.read(segment.handle, buffers, offset)
 
+    def read_direct(self, segment: Segment, offset: int, buffers: Sequence[memoryview]) -> int:
+        """The same past the page cache, where these files can be read so."""
+        assert segment.direct is not None, "the files were not opened for direct reads"
+        return self.files.read_direct(segment.direct, buffers, offset)
+
     def acquire(self, number: int) -> Segment:
         """A segment with one reader more."""
         segment = self.by_number[number]
@@ -193,7 +213,7 @@ class Segments:
             segment.readers -= 1
             last = segment.removed and not segment.readers
         if last:
-            self.files.close(segment.handle)
+            self._close(segment)
 
     def remove(self, segment: Segment) -> None:
         """Take a file out of the directory, durably; open reads go on. After an error it can be called again."""
@@ -221,7 +241,7 @@ class Segments:
             segment.removed = True
             last = not segment.readers
         if last:
-            self.files.close(segment.handle)
+            self._close(segment)
 
     def _cut(self, scanned: Scan, end: int, mark: Mark) -> int:
         """Cut a segment's leftovers off, or the whole file when nothing else is in it. Returns how many bytes went."""

@@ -226,6 +226,11 @@ class Store(Protocol):
         """The current reset epoch."""
         ...
 
+    @property
+    def io_bytes(self) -> int:
+        """What addresses and lengths of buffers that it reads into must be multiples of; 1 for any."""
+        ...
+
     def bind(self, namespace: Namespace) -> None:
         """Say of which namespace the objects are that a caller will keep and ask for; before anything else.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvfsm.runtime.stores.files import address
 from kvfsm.runtime.stores.store import StoreLocked
 
 BLOCK = 4096
@@ -96,6 +97,9 @@ class FaultyFiles:
         self.forgets = False  # a sync that fails drops what it was to write, and the next one says that all is well
         self.reads = 0
         self.read_errors: dict[int, int] = {}  # number of a read, from 0 -> errno it raises
+        self.direct = True  # whether files can be opened for direct reads
+        self.cached = False  # whether these go through the page cache, and so take any address
+        self.direct_reads = 0
         self.dead = False
         self._next_handle = 3
 
@@ -191,6 +195,20 @@ class FaultyFiles:
             memoryview(buffer)[: len(piece)] = piece
             done += len(piece)
         return done
+
+    def open_direct(self, path: Path) -> int:
+        self._alive()
+        if not self.direct:
+            raise OSError(errno.EINVAL, "invalid argument", str(path))
+        return self.open(path, write=False)
+
+    def read_direct(self, handle: int, buffers: Sequence[memoryview], offset: int) -> int:
+        """As a disk that asks for whole blocks."""
+        sound = [not address(one) % BLOCK and not len(one) % BLOCK for one in buffers]
+        if not self.cached and (offset % BLOCK or not all(sound)):
+            raise OSError(errno.EINVAL, "invalid argument", str(self.handles[handle][0]))
+        self.direct_reads += 1
+        return self.read(handle, buffers, offset)
 
     def write(self, handle: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
         path, inode = self.handles[handle]
