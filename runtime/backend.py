@@ -1,7 +1,7 @@
 """Who moves bytes. The manager decides which slots; a backend copies, clears, packs and expands them.
 
-A ``Device`` besides follows what becomes of the slots' words, because its launches look at them, and says when they have
-ended. The manager asks for it where there is one; for a backend of the host nothing of that is done.
+A ``Device`` besides follows what becomes of the slots' words, because its launches look at them, and says when those
+have ended. The manager asks for it where there is one; for a backend of the host nothing of that is done.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from .arena import Arena
 from .layout import Layout
 from .lease import Done
 from .table import Fired
@@ -26,8 +27,8 @@ Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 class Backend(Protocol):
     """Kernels over an arena.
 
-    ``arena`` is uint8 [slots, rows, row_bytes] or [slots, slot_bytes]: an array, or ``RemoteBytes`` where the host can't
-    touch it. Slots are unique.
+    ``arena`` is uint8 [slots, rows, row_bytes] or [slots, slot_bytes]: an array, or ``RemoteBytes`` where the host
+    can't touch it. Slots are unique.
     """
 
     def gather(self, arena: Any, slots: Slots) -> Bytes:
@@ -81,9 +82,36 @@ class Device(Protocol):
         """
         ...
 
+    def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
+        """As ``pack``, of some slots of an arena that the host can't touch."""
+        ...
+
+    def expand_slots(self, layout: Layout, arena: Any, slots: Slots, packed: list[bytes]) -> None:
+        """As ``expand``, into some slots of an arena that the host can't touch.
+
+        Raises:
+            ValueError: as ``expand``.
+        """
+        ...
+
     def ended(self) -> Done | None:
         """Says whether all that was launched so far has ended; None when it has."""
         ...
+
+
+def pack_slots(backend: Backend, arena: Arena, slots: Slots, lossy: bool) -> list[bytes]:
+    """Cold form of some slots, wherever they lie."""
+    if isinstance(backend, Device) and arena.is_remote:
+        return backend.pack_slots(arena.layout, arena.region, slots, lossy)
+    return backend.pack(arena.layout, backend.gather(arena.region, slots), lossy)
+
+
+def expand_slots(backend: Backend, arena: Arena, slots: Slots, packed: list[bytes]) -> None:
+    """Inverse of ``pack_slots``, into some slots; raises ValueError as ``Backend.expand``."""
+    if isinstance(backend, Device) and arena.is_remote:
+        backend.expand_slots(arena.layout, arena.region, slots, packed)
+    else:
+        backend.scatter(arena.region, slots, backend.expand(arena.layout, packed))
 
 
 def both(first: Done | None, second: Done | None) -> Done | None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from .answers import Plan, Reason
 from .attempts import Attempts
+from .backend import expand_slots
 from .errors import Broken, Refused
 from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
 from .generated import Refusal, TicketTable
@@ -256,8 +257,8 @@ class Loader:
             count = int(np.searchsorted(batch.granules, cut))
             if batch.begin == "expand_begin":
                 if count:
-                    data = manager.backend.expand(manager.profile.layouts["compressed_kv"], batch.packed[:count])
-                    manager.backend.scatter(manager.core.pools[batch.kind].arena.region, batch.slots[:count], data)
+                    arena = manager.core.pools[batch.kind].arena
+                    expand_slots(manager.backend, arena, batch.slots[:count], batch.packed[:count])
                 given = np.ones(count, np.bool_)
             else:
                 given = self._read(ticket, batch, count)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
+from .backend import pack_slots
 from .errors import Refused
 from .keys import Keys
 from .kinds import FORM_PACKED, CompressedKvRules
@@ -77,7 +78,7 @@ class Packer:
             self.open.append(packing := Packing(next(self._numbers), source, copies, manager.site()))
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
-            blobs = manager.backend.pack(layout, manager.backend.gather(pool.arena.region, source), lossy)
+            blobs = pack_slots(manager.backend, pool.arena, source, lossy)
             if len(blobs) != len(source):
                 raise ValueError(f"the backend packed {len(blobs)} of {len(source)} slots")
         except BaseException:
