@@ -142,7 +142,7 @@ def _from_ue8m0(codes: Bytes) -> Floats:
 
 def v4_row(halves: Halves, least_peak: float = V4_LEAST_PEAK) -> tuple[Bytes, Bytes]:
     """Data rows uint8 [n, 576] and scale rows uint8 [n, 8] of bfloat16 [n, 512]."""
-    groups = from_bf16(halves[:, :V4_CODES]).reshape(len(halves), -1, V4_GROUP)
+    groups = from_bf16(halves[:, :V4_CODES]).reshape(len(halves), V4_CODES // V4_GROUP, V4_GROUP)
     group_scales, exponents = v4_scales_of(groups, least_peak)
     codes = quantised(groups, group_scales).reshape(len(halves), V4_CODES)
     scales = np.zeros((len(halves), V4_SCALE_BYTES), np.uint8)
@@ -152,14 +152,14 @@ def v4_row(halves: Halves, least_peak: float = V4_LEAST_PEAK) -> tuple[Bytes, By
 
 def from_v4_row(data: Bytes, scales: Bytes) -> Halves:
     """bfloat16 [n, 512] of data rows uint8 [n, 576] and scale rows uint8 [n, 8]."""
-    groups = data[:, :V4_CODES].reshape(len(data), -1, V4_GROUP)
+    groups = data[:, :V4_CODES].reshape(len(data), V4_CODES // V4_GROUP, V4_GROUP)
     values = to_bf16(dequantised(groups, _from_ue8m0(scales[:, : groups.shape[1]]))).reshape(len(data), V4_CODES)
     return np.hstack((values, np.ascontiguousarray(data[:, V4_CODES:]).view(np.uint16)))
 
 
 def v32_row(halves: Halves, least_peak: float = LEAST_PEAK) -> Bytes:
     """Rows uint8 [n, 656] of bfloat16 [n, 576]."""
-    groups = from_bf16(halves[:, :V32_CODES]).reshape(len(halves), -1, V32_GROUP)
+    groups = from_bf16(halves[:, :V32_CODES]).reshape(len(halves), V32_CODES // V32_GROUP, V32_GROUP)
     scales = scales_of(groups, least_peak)
     rope = np.ascontiguousarray(halves[:, V32_CODES:]).view(np.uint8)
     return np.hstack((quantised(groups, scales).reshape(len(halves), V32_CODES), scales.view(np.uint8), rope))
@@ -167,7 +167,7 @@ def v32_row(halves: Halves, least_peak: float = LEAST_PEAK) -> Bytes:
 
 def from_v32_row(data: Bytes) -> Halves:
     """bfloat16 [n, 576] of rows uint8 [n, 656]."""
-    groups = data[:, :V32_CODES].reshape(len(data), -1, V32_GROUP)
+    groups = data[:, :V32_CODES].reshape(len(data), V32_CODES // V32_GROUP, V32_GROUP)
     scales = np.ascontiguousarray(data[:, V32_CODES : V32_CODES + 4 * groups.shape[1]]).view(np.float32)
     values = to_bf16(dequantised(groups, scales)).reshape(len(data), V32_CODES)
     return np.hstack((values, np.ascontiguousarray(data[:, V32_CODES + 4 * groups.shape[1] :]).view(np.uint16)))

@@ -343,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
     kv_u8* refusals) {
   __shared__ Target target;
   __shared__ kv_u32 exponents[kV4ScaleBytes];
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
                      elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
@@ -409,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(kKeyThreads) kv_compress_index_key(
     const kv_u32* expected,
     kv_u8* refusals) {
   __shared__ Target target;
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
                      elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};

@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v4(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u64* all_scales = (const kv_u64*)(page + (kv_u64)page_rows * kV4DataBytes);
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v32(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u32 lane = kv_lane();
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_rows
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u32* scales = (const kv_u32*)(page + (kv_u64)page_rows * width);
@@ -237,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v4(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
   if (writing.page == nullptr) return;
   const kv_u32 lane = kv_lane();
@@ -279,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v32(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
   if (writing.page == nullptr) return;
   const kv_u32 lane = kv_lane();
@@ -312,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_rows(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
   if (writing.page == nullptr) return;
   const kv_u32 lane = kv_lane();

@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_expand(
     kv_u8* refusals) {
   __shared__ kv_u64 shared_body, shared_slot;
   __shared__ kv_u32 shared_lossy;
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 turns = (block_count + kBlocksAtOnce - 1) / kBlocksAtOnce;
   const kv_u32 entry = blockIdx.x / turns;
   if (threadIdx.x == 0) {
@@ -323,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_pack(
     kv_u8* refusals) {
   __shared__ kv_u64 shared_slot;
   __shared__ kv_u32 block_bytes[2][kWarps];
-  const KvCheck check = {machine, side, words, expected, refusals};
+  const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 entry = blockIdx.x;
   if (threadIdx.x == 0) {
     shared_slot = 0;
