@@ -1228,7 +1228,7 @@ class IndexerStateTable(Table):
     SLOT = IndexerState
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
     KERNELS: ClassVar[Mapping[str, str]] = {
-        "index": "index_keys",
+        "index": "compress_index_key",
         "pin": "validate_pin",
         "unpin": "unpin",
         "use_layer": "revalidate",

@@ -1165,12 +1165,7 @@ class UncompressedTailTable(Table):
     CASES = CASES
     SLOT = UncompressedTail
     META: ClassVar[Mapping[str, npt.DTypeLike]] = {"last_use": np.uint64}
-    KERNELS: ClassVar[Mapping[str, str]] = {
-        "append": "append",
-        "pin": "validate_pin",
-        "unpin": "unpin",
-        "load_begin": "scrub",
-    }
+    KERNELS: ClassVar[Mapping[str, str]] = {"pin": "validate_pin", "unpin": "unpin", "load_begin": "scrub"}
     EVICTION = EVICTION
 
     def take(self, slots: npt.ArrayLike, *, wanted_semantics: npt.ArrayLike) -> Codes:
