@@ -25,6 +25,7 @@ from .generated import Refusal, TicketTable
 from .keeping import Keeping
 from .kinds import Given
 from .overlap import reach
+from .stores.files import aligned
 from .stores.store import ObjectId
 from .ticket import Batch, Numbers, Slots, Ticket, Word
 
@@ -280,7 +281,7 @@ class Loader:
         names = manager.object_of(claim.digests, claim.salt, batch.kind, batch.places[:count])
         whole = arena.stride
         if arena.is_remote:
-            staged = np.zeros((count, whole), np.uint8)
+            staged = np.frombuffer(aligned(count * whole), np.uint8).reshape(count, whole)  # fit for direct reads, too
             found = manager.store.get_many(names, list(staged))
             manager.backend.scatter(arena.region, slots, staged)
         else:

@@ -660,6 +660,14 @@ def test_only_another_kind_with_slots_in_memory_goes_along(tmp_path: Path, name:
         load_spec(spec).required()
 
 
+def test_no_shipped_kind_has_a_cascade_or_a_tombstone_and_the_language_s_page_says_so() -> None:
+    from kvfsm.runtime.generated import KINDS
+
+    rules = {kind: table.EVICTION for kind, table in KINDS.items()}
+    assert all(rule is not None and not rule.cascade and rule.leaves != "tombstone" for rule in rules.values())
+    assert "No shipped object uses `tombstone` or `cascade:`" in (REPO / "spec" / "README.md").read_text("utf-8")
+
+
 def test_without_a_cascade_it_stays(generate: Generate) -> None:
     bench = Bench(generate(Edit(order=(LAST_USE,))), model="tiny_deepseek_v4")
     bench.put("a", 2)

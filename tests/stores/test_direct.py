@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.arena import Arena
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.profile import Profile
 from kvfsm.runtime.profile_plan import GroupPlan, PartPlan, ProfilePlan
@@ -217,6 +218,25 @@ def test_a_layout_in_whole_blocks_is_loaded_straight_into_its_slots() -> None:
     with reader.acquire(answer) as lease:
         assert (np.asarray(lease.view("compressed_kv", "rows", 0)) == 7).all()
     assert reader.audit().ok
+
+
+def test_what_is_staged_for_slots_that_the_host_can_not_touch_lies_at_blocks_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = FaultyFiles()
+    manager = manager_over(model(4096), layer, direct=True)
+    keys = manager.keys(range(48))
+    fill = manager.reserve(keys, 0, 3)
+    fill.view("compressed_kv", "rows", 0)[:] = 7
+    manager.publish(fill)
+    manager.evict("compressed_kv", 3)
+    plan, before = manager.match(keys, 49).plan, layer.direct_reads
+    with monkeypatch.context() as patch:  # to the backend it is all the same
+        patch.setattr(Arena, "is_remote", True)
+        answer = manager.load(plan)
+    assert answer.now == 48 and layer.direct_reads == before + 3
+    with manager.acquire(answer) as lease:
+        assert (np.asarray(lease.view("compressed_kv", "rows", 0)) == 7).all()
 
 
 def test_a_layout_off_the_blocks_is_refused_by_the_layer_of_alignment() -> None:
