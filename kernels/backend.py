@@ -24,7 +24,8 @@ from ..runtime.arena import RemoteBytes, RemoteMemory
 from ..runtime.layout import Layout
 from ..runtime.lease import Done
 from ..runtime.table import Fired
-from . import copies, packed
+from . import copies
+from . import packed as packed_form
 from .device_words import DeviceWords, Pins
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .outbox import ALIGNMENT, Outbox
@@ -44,7 +45,10 @@ WITH_A_READ = ("validate_pin", "unpin")
 """Kernels that run around the launches that read leased slots, for device pins cover launches only."""
 
 WITH_BYTES = ("pack", "expand")
-"""Kernels whose bytes the manager hands to the backend's method of that name, near the event."""
+"""Kernels whose slots the manager hands to the backend near the event: ``pack_slots``, ``expand_slots``."""
+
+BY_THE_ENGINE = ("compress", "compress_index_key")
+"""Kernels over rows that only the engine has: it launches them by their plans, and the manager's event tells of it."""
 
 
 class KernelBackend:
@@ -73,7 +77,7 @@ class KernelBackend:
         self._last: Mark | None = None
         self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
-        self._cuts: dict[str, tuple[packed.Cut, Buffer]] = {}  # by digest of the layout
+        self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
         self._outbox = Outbox(launcher, entries * DeviceWords.entry_bytes() + 16 * ALIGNMENT)
         self._pools: Mapping[str, Pool] = {}
         self._arenas: list[Buffer] = []  # that were handed out
@@ -142,16 +146,16 @@ class KernelBackend:
         """Of host memory, on the host."""
         return self._host.pack(layout, data, lossy)
 
-    def expand(self, layout: Layout, blobs: list[bytes]) -> Bytes:
+    def expand(self, layout: Layout, packed: list[bytes]) -> Bytes:
         """Of host memory, on the host."""
-        return self._host.expand(layout, blobs)
+        return self._host.expand(layout, packed)
 
     # ---- what a device does besides -------------------------------------------------------------------------------
 
-    def pack_slots(self, layout: Layout, arena: RemoteBytes, slots: Slots, lossy: bool) -> list[bytes]:
+    def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
         """Reads n x slot bytes, writes what they take packed, and brings that to the host."""
         cut, table = self._cut_of(layout)
-        stride = cut.body_most + -cut.body_most % packed.ALIGNMENT
+        stride = cut.body_most + -cut.body_most % packed_form.ALIGNMENT
         room = min(self._entries, self._staged.pointer.bytes // stride)
         if not room:
             return self._host.pack(layout, self.gather(arena, slots), lossy)
@@ -160,26 +164,28 @@ class KernelBackend:
             for some in _slices(len(slots), room):
                 (ids,) = self._outbox.send(slots[some].astype(np.int32))
                 count = some.stop - some.start
-                where = packed.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
-                plan = packed.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
+                where = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
+                plan = packed_form.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
                 self.launcher.launch(plan)
                 bodies = self._staged.download(count * stride).reshape(count, stride)
                 sizes = self._sizes.download(count).tolist()
                 for body, size in zip(bodies, sizes, strict=True):
-                    blobs.append(packed.wrapped(layout, packed.PackedSlot(body[:size].tobytes(), lossy)))
+                    blobs.append(packed_form.wrapped(layout, packed_form.PackedSlot(body[:size].tobytes(), lossy)))
         return blobs
 
-    def expand_slots(self, layout: Layout, arena: RemoteBytes, slots: Slots, blobs: list[bytes]) -> None:
+    def expand_slots(self, layout: Layout, arena: Any, slots: Slots, packed: list[bytes]) -> None:
         """Brings the packed bytes to the device, reads them, writes n x slot bytes.
 
         Raises:
             ValueError: a string that ``pack_slots`` did not make for this layout; nothing was written.
         """
         cut, table = self._cut_of(layout)
-        found = [packed.unwrapped(layout, blob, f"packed slot {n} of {len(blobs)}") for n, blob in enumerate(blobs)]
-        ends = np.cumsum([len(one.body) + -len(one.body) % packed.ALIGNMENT for one in found])
+        found = [
+            packed_form.unwrapped(layout, blob, f"packed slot {n} of {len(packed)}") for n, blob in enumerate(packed)
+        ]
+        ends = np.cumsum([len(one.body) + -len(one.body) % packed_form.ALIGNMENT for one in found])
         if len(found) and np.diff(ends, prepend=0).max() > self._staged.pointer.bytes:
-            self.scatter(arena, slots, self._host.expand(layout, blobs))
+            self.scatter(arena, slots, self._host.expand(layout, packed))
             return
         if sum(part.payload_bytes for part in layout.parts) < layout.slot_bytes:
             self.scrub(arena, slots)  # no kernel writes what lies between parts
@@ -193,8 +199,8 @@ class KernelBackend:
                 self._staged.write(bodies)
                 forms = np.array([one.lossy for one in found[some]], np.uint8)
                 ids, where, lossy = self._outbox.send(slots[some].astype(np.int32), begins[:-1], forms)
-                place = packed.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
-                self.launcher.launch(packed.expand_plan(cut, place, self._staged.pointer, where, lossy))
+                place = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
+                self.launcher.launch(packed_form.expand_plan(cut, place, self._staged.pointer, where, lossy))
 
     def watch(self, pools: Mapping[str, Pool]) -> None:
         """Follow these pools from now on. Makes memory for their words."""
@@ -290,10 +296,10 @@ class KernelBackend:
             self.launcher.launch(copies.gather_plan(*where, count, size, self._staged.pointer, check=check))
             rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
 
-    def _cut_of(self, layout: Layout) -> tuple[packed.Cut, Pointer]:
+    def _cut_of(self, layout: Layout) -> tuple[packed_form.Cut, Pointer]:
         """How a layout is cut for packing, and the table of that in the launcher's memory; it is made once."""
         if layout.digest not in self._cuts:
-            cut = packed.cut(layout)
+            cut = packed_form.cut(layout)
             self._cuts[layout.digest] = cut, self.launcher.upload(cut.table)
         cut, table = self._cuts[layout.digest]
         return cut, table.pointer

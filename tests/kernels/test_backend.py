@@ -1,0 +1,474 @@
+"""A manager over slots that the host can't touch: every byte goes through kernels, which run on the host here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kvfsm.kernels import words as word_kernels
+from kvfsm.kernels.backend import AT_ITS_EVENT, BY_THE_ENGINE, WITH_A_READ, WITH_BYTES, KernelBackend
+from kvfsm.kernels.catalogue import catalogue
+from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.arena import Arena, RemoteBytes, RemoteMemory
+from kvfsm.runtime.backend import Backend, Device
+from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.generated import KINDS, Refusal
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.layout import Layout, Part
+from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import Namespace
+
+from ..hostcuda.building import Build
+from ..hostcuda.host import HostLauncher
+
+PROFILE = PROFILES["tiny_deepseek_v4"]
+SLOTS = dict.fromkeys(PROFILE.kinds, 24)
+PROMPT = list(range(100))
+
+
+@dataclass
+class Recording(HostLauncher):
+    """A host launcher that remembers its launches, and its allocations."""
+
+    def __init__(self, build: Build = Build.FAST) -> None:
+        super().__init__(build)
+        self.plans: list[LaunchPlan] = []
+        self.made = 0
+        self.has_ended = True
+        self.waited = 0
+
+    def launch(self, plan: LaunchPlan) -> None:
+        if not plan.is_empty:
+            self.plans.append(plan)
+        super().launch(plan)
+
+    def upload(self, array: npt.NDArray[Any]) -> Any:
+        self.made += 1
+        return super().upload(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        self.made += 1
+        return super().empty(shape, dtype)
+
+    def mark(self) -> Any:
+        return Mark(self)
+
+    def wait(self, mark: Any) -> None:
+        self.waited += 1
+
+    @property
+    def names(self) -> list[str]:
+        return [plan.kernel.name for plan in self.plans]
+
+
+@dataclass
+class Mark:
+    launcher: Recording
+
+    def ended(self) -> bool:
+        return self.launcher.has_ended
+
+
+@dataclass
+class World:
+    launcher: Recording
+    backend: KernelBackend
+    manager: Manager
+
+
+def world(build: Build = Build.FAST, slots: Mapping[str, int] = SLOTS, **given: Any) -> World:
+    launcher = Recording(build)
+    backend = KernelBackend(launcher, **{"staged_bytes": 1 << 16, "entries": 64, **given.pop("of", {})})
+    manager = Manager(PROFILE, slots, backend, buffers=backend.arenas(PROFILE, slots), **given)
+    launcher.plans.clear()
+    return World(launcher, backend, manager)
+
+
+def pattern(kind: str, part: Part, shape: tuple[int, ...], seed: int = 0) -> npt.NDArray[np.uint8]:
+    rng = np.random.default_rng([seed, part.offset, part.layer, list(KINDS).index(kind)])
+    return rng.integers(0, 256, shape, np.uint8)
+
+
+def publish(manager: Manager, prompt: list[int] = PROMPT, seed: int = 0, salt: bytes = b"") -> None:
+    """Three granules, every part of every layer with bytes of its own."""
+    keys = manager.keys(prompt, salt=salt)
+    fill = manager.reserve(keys, 0, len(prompt) // PROFILE.granule)
+    for kind, layout in PROFILE.layouts.items():
+        for part in layout.parts if kind in fill.slots else ():
+            view = fill.view(kind, part.name, part.layer)
+            view[:] = pattern(kind, part, view.shape, seed)
+    manager.publish(fill)
+
+
+def read(manager: Manager, prompt: list[int] = PROMPT, salt: bytes = b"") -> dict[tuple[str, str, int], bytes]:
+    """All that a lease holds."""
+    answer = manager.match(manager.keys(prompt, salt=salt), len(prompt))
+    assert answer.kind == "HIT"
+    with manager.acquire(answer) as lease:
+        return {
+            (kind, part.name, part.layer): lease.view(kind, part.name, part.layer).tobytes()
+            for kind in lease.slots
+            for part in PROFILE.layouts[kind].parts
+        }
+
+
+def numpy_manager(**given: Any) -> Manager:
+    return Manager(PROFILE, SLOTS, NumpyBackend(), **given)
+
+
+def test_it_is_a_backend_and_a_device() -> None:
+    made: Backend = KernelBackend(HostLauncher())
+    assert isinstance(made, Device)
+    assert not isinstance(NumpyBackend(), Device)
+
+
+@pytest.mark.parametrize("build", [Build.FAST, Build.CHECK])
+def test_what_is_published_is_read_byte_for_byte(build: Build) -> None:
+    here, there = world(build), numpy_manager()
+    for manager in (here.manager, there):
+        publish(manager)
+    assert read(here.manager) == read(there)
+    assert {"scatter", "put_words", "validate_pin", "gather", "unpin"} <= set(here.launcher.names)
+    assert here.manager.audit().ok
+
+
+@pytest.mark.parametrize(("staged_bytes", "entries"), [(16, 1), (1000, 2), (1 << 12, 3), (1 << 20, 64)])
+def test_small_buffers_only_mean_more_turns(staged_bytes: int, entries: int) -> None:
+    here, there = world(of={"staged_bytes": staged_bytes, "entries": entries}), numpy_manager()
+    for manager in (here.manager, there):
+        publish(manager)
+    assert read(here.manager) == read(there)
+
+
+def test_a_read_is_pinned_copied_and_given_back_in_that_order() -> None:
+    here = world()
+    publish(here.manager)
+    answer = here.manager.match(here.manager.keys(PROMPT), len(PROMPT))
+    with here.manager.acquire(answer) as lease:
+        here.launcher.plans.clear()
+        lease.view("compressed_kv", "entries", 2)
+        sent = [name for name in here.launcher.names if name == "put_words"]
+        assert here.launcher.names == [*sent, "validate_pin", "gather", "unpin"]
+        assert sent  # the lease's own pin, and those of its other kinds
+        here.launcher.plans.clear()
+        lease.view("compressed_kv", "entries", 4)
+        assert here.launcher.names == ["validate_pin", "gather", "unpin"]  # no word has changed
+        (gather,) = (plan for plan in here.launcher.plans if plan.kernel.name == "gather")
+        pinned = here.launcher.plans[0]
+        assert gather.value("refusals") == pinned.value("leases")
+        assert gather.value("words") == here.backend.words.of("compressed_kv")
+
+
+def words_on_the_device(here: World) -> dict[str, npt.NDArray[np.uint64]]:
+    here.backend.send_words()
+    buffer = here.launcher.buffer_at(here.backend.words.pointer)
+    assert buffer is not None
+    every, first = buffer.download(), here.backend.words.first
+    return {
+        kind: every[first[number] : first[number + 1]]
+        for number, kind in enumerate(word_kernels.MACHINES)
+        if kind in here.manager.core.pools
+    }
+
+
+def without_pins(kind: str, words: npt.NDArray[np.uint64]) -> list[int]:
+    pins = KINDS[kind].LAYOUT.field("pins")
+    return (words & ~np.uint64(pins.mask << pins.shift)).tolist()
+
+
+def check_words(here: World) -> None:
+    """The device's words are the host's, but for pins; of those it has none."""
+    for kind, words in words_on_the_device(here).items():
+        host = here.manager.core.pools[kind].table.words
+        assert words.tolist() == without_pins(kind, words)
+        assert words.tolist() == without_pins(kind, host)
+
+
+def test_words_follow_those_of_the_host() -> None:
+    here = world(cold=4)
+    check_words(here)
+    publish(here.manager)
+    check_words(here)
+    keys = here.manager.keys(PROMPT)
+    with here.manager.acquire(here.manager.match(keys)):
+        check_words(here)
+    here.manager.pack(keys)
+    check_words(here)
+    here.manager.expand(keys)
+    here.manager.evict("swa_window", 2)
+    check_words(here)
+    here.manager.reset(scrub=True)
+    publish(here.manager, seed=1)
+    check_words(here)
+    fewer = dict.fromkeys(PROFILE.kinds, 12)
+    here.manager.reallocate(fewer, buffers=here.backend.arenas(PROFILE, fewer), void=True)
+    check_words(here)
+    publish(here.manager, seed=2)
+    check_words(here)
+
+
+def test_words_that_nobody_sent_are_seen() -> None:
+    here = world()
+    publish(here.manager)
+    buffer = here.launcher.buffer_at(here.backend.words.pointer)
+    assert buffer is not None
+    here.backend.send_words()
+    changed = buffer.download()
+    changed[0] ^= np.uint64(1 << 20)
+    buffer.write(changed)
+    with pytest.raises(AssertionError):
+        check_words(here)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "refusal"), [("generation", 9, Refusal.STALE), ("state", "loading", Refusal.PENDING)]
+)
+def test_a_slot_whose_word_moved_is_refused_by_the_launch_that_copies_it(
+    field: str, value: int | str, refusal: Refusal
+) -> None:
+    here, table = world(), KINDS["compressed_kv"]
+    publish(here.manager)
+    with here.manager.acquire(here.manager.match(here.manager.keys(PROMPT))) as lease:
+        here.backend.send_words()
+        buffer = here.launcher.buffer_at(here.backend.words.of("compressed_kv"))
+        assert buffer is not None
+        words = buffer.download()
+        first = int(here.backend.words.first[word_kernels.machine_number("compressed_kv")])
+        place = first + int(lease.slots["compressed_kv"][1])
+        number = value if isinstance(value, int) else int(table.STATES[value.upper()])
+        unpacked = table.LAYOUT.unpack(int(words[place]))
+        words[place] = table.LAYOUT.pack(**{**unpacked, field: number})
+        buffer.write(words)
+        with pytest.raises(Refused) as refused:
+            lease.view("compressed_kv", "entries", 2)
+        assert (refused.value.refusal, refused.value.layer) == (refusal, "device")
+        window = PROFILE.layouts["swa_window"].parts[0]
+        assert lease.view("swa_window", window.name, window.layer).any()  # other kinds are read
+        pins = table.LAYOUT.field("pins")
+        assert not (buffer.download() >> np.uint64(pins.shift) & np.uint64(pins.mask)).any()  # and no pin is left
+
+
+def test_every_kernel_that_the_spec_names_is_there_and_has_its_moment() -> None:
+    named = {kernel for table in KINDS.values() for kernel in table.KERNELS.values()}
+    moments = [*AT_ITS_EVENT, *WITH_A_READ, *WITH_BYTES, *BY_THE_ENGINE]
+    assert sorted(moments) == sorted(named) and len(moments) == len(set(moments))
+    assert named <= set(catalogue())
+    assert set(AT_ITS_EVENT) | {"validate_pin"} == set(KernelBackend._acts)
+    for name in WITH_BYTES:
+        assert callable(getattr(KernelBackend, f"{name}_slots"))
+
+
+def test_a_load_clears_its_target_and_looks_at_each_layer_as_it_lands(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, Namespace.of(PROFILE))
+    first = numpy_manager(store=store)
+    publish(first)
+    expected = read(first)
+    here = world(store=store)
+    keys = here.manager.keys(PROMPT)
+    answer = here.manager.match(keys)
+    assert answer.plan is not None
+    here.launcher.plans.clear()
+    ticket = here.manager.load_begin(answer.plan)
+    assert here.launcher.names.count("scrub") >= len(PROFILE.kinds)
+    here.launcher.plans.clear()
+    refusal = ticket.use_layer(2)
+    assert refusal is Refusal.PENDING
+    assert "revalidate" not in here.launcher.names  # the host refuses, and nothing is launched
+    ticket.transfer()
+    assert read(here.manager) == expected
+    check_words(here)
+
+
+def test_a_layer_that_has_landed_is_looked_at_on_the_device_too(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, Namespace.of(PROFILE))
+    publish(numpy_manager(store=store))
+    here = world(store=store)
+    answer = here.manager.match(here.manager.keys(PROMPT))
+    assert answer.plan is not None
+    ticket = here.manager.load_begin(answer.plan)
+    layers = sorted({part.layer for kind in here.manager.core.paged for part in PROFILE.layouts[kind].parts})
+    for kind in here.manager.core.paged:
+        ticket.land(kind, 0)
+    here.launcher.plans.clear()
+    assert ticket.use_layer(0) is None
+    assert here.launcher.names.count("revalidate") == len(here.manager.core.paged)
+    count = len(ticket.slots("indexer_state"))
+    assert count and not here.backend.words.layer_refusals.download(count).any()
+    assert layers
+
+
+def test_packed_bytes_are_those_of_the_host_and_expand_to_the_same() -> None:
+    here, there = world(Build.CHECK, cold=4), numpy_manager(cold=4)
+    for manager in (here.manager, there):
+        publish(manager)
+        assert manager.pack(manager.keys(PROMPT)) == 3
+    assert sorted(here.manager.core.cold_bytes.values()) == sorted(there.core.cold_bytes.values())
+    for manager in (here.manager, there):
+        manager.expand(manager.keys(PROMPT))
+    assert read(here.manager) == read(there)
+    assert {"pack", "expand"} <= set(here.launcher.names)
+
+
+def test_bodies_that_the_buffer_can_not_hold_are_packed_on_the_host() -> None:
+    here, there = world(of={"staged_bytes": 512, "entries": 8}, cold=4), numpy_manager(cold=4)
+    for manager in (here.manager, there):
+        publish(manager)
+        manager.pack(manager.keys(PROMPT), lossy=True)
+        manager.expand(manager.keys(PROMPT))
+    assert read(here.manager) == read(there)
+    assert not {"pack", "expand"} & set(here.launcher.names)
+
+
+def test_what_is_stored_from_the_device_is_what_is_stored_from_the_host(tmp_path: Path) -> None:
+    stores = [LocalStore(tmp_path / name, Namespace.of(PROFILE)) for name in ("device", "host")]
+    here, there = world(store=stores[0]), numpy_manager(store=stores[1])
+    for manager in (here.manager, there):
+        publish(manager)
+    fresh = [numpy_manager(store=store) for store in stores]
+    for manager in fresh:
+        plan = manager.match(manager.keys(PROMPT)).plan
+        assert plan is not None
+        manager.load(plan)
+    assert read(fresh[0]) == read(fresh[1])
+
+
+def test_memory_that_moves_takes_its_bytes_along() -> None:
+    here = world()
+    publish(here.manager)
+    expected = read(here.manager)
+    here.manager.reallocate(buffers=here.backend.arenas(PROFILE, SLOTS))
+    assert read(here.manager) == expected
+    here.manager.reallocate()  # to the host
+    assert read(here.manager) == expected
+    here.manager.reallocate(buffers=here.backend.arenas(PROFILE, SLOTS))  # and back
+    assert read(here.manager) == expected
+    check_words(here)
+
+
+def test_another_tenant_finds_nothing_of_the_last_one() -> None:
+    here = world(slots=dict.fromkeys(PROFILE.kinds, 4))
+    publish(here.manager, salt=b"a")
+    here.manager.reset()
+    keys = here.manager.keys(PROMPT, salt=b"b")
+    fill = here.manager.reserve(keys, 0, 3)
+    for kind in fill.slots:
+        for part in PROFILE.layouts[kind].parts:
+            assert not fill.view(kind, part.name, part.layer).any()
+
+
+def test_no_launch_makes_memory() -> None:
+    here = world(cold=4)
+    made = here.launcher.made
+    for seed in range(3):
+        publish(here.manager, seed=seed, salt=bytes([seed]))
+        read(here.manager, salt=bytes([seed]))
+    keys = here.manager.keys(PROMPT, salt=bytes([2]))
+    here.manager.pack(keys)
+    here.manager.expand(keys)
+    assert here.launcher.made == made
+
+
+def test_what_a_launch_may_still_read_is_given_to_nobody() -> None:
+    here = world(slots=dict.fromkeys(PROFILE.kinds, 3))
+    publish(here.manager)
+    lease = here.manager.acquire(here.manager.match(here.manager.keys(PROMPT)))
+    lease.view("compressed_kv", "entries", 2)
+    here.launcher.has_ended = False
+    here.manager.release(lease)
+    assert len(here.manager.parked) == 1
+    other = here.manager.keys(list(range(200, 300)))
+    with pytest.raises(Refused) as refused:
+        here.manager.reserve(other, 0, 3)
+    assert refused.value.refusal.name == "POOL_FULL"
+    here.launcher.has_ended = True
+    here.manager.abandon(here.manager.reserve(other, 0, 3))
+    assert not here.manager.parked
+
+
+def test_calls_are_ordered_after_one_another_on_whatever_stream() -> None:
+    here = world()
+    publish(here.manager)
+    before, waited = len(here.launcher.plans), here.launcher.waited
+    read(here.manager)
+    assert 0 < here.launcher.waited - waited <= len(here.launcher.plans) - before
+
+
+def test_threads_read_what_they_lease() -> None:
+    here = world()
+    publish(here.manager, salt=b"a", seed=1)
+    publish(here.manager, salt=b"b", seed=2)
+    expected = {salt: read(here.manager, salt=salt) for salt in (b"a", b"b")}
+    wrong: list[bytes] = []
+
+    def reader(salt: bytes) -> None:
+        for _ in range(5):
+            if read(here.manager, salt=salt) != expected[salt]:
+                wrong.append(salt)
+
+    threads = [threading.Thread(target=reader, args=(salt,)) for salt in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    check_words(here)
+
+
+def test_slots_in_host_memory_are_copied_by_the_references() -> None:
+    launcher = Recording()
+    here, there = Manager(PROFILE, SLOTS, KernelBackend(launcher), cold=4), numpy_manager(cold=4)
+    for manager in (here, there):
+        publish(manager)
+        keys = manager.keys(PROMPT)
+        manager.pack(keys)
+        manager.expand(keys)
+    assert read(here) == read(there)
+    assert launcher.plans == []
+
+
+def test_a_layout_that_kernels_can_not_copy_is_refused() -> None:
+    part = Part("rows", 0, 0, 3, 4, (1,), "float32", "raw")
+    layout = Layout("swa_window", 1, (part,), 64, 64)
+
+    class Odd:
+        layouts: Mapping[str, Layout] = {"swa_window": layout}
+
+    with pytest.raises(LaunchRefused) as refused:
+        KernelBackend(HostLauncher()).arenas(Odd(), {"swa_window": 4})  # type: ignore[arg-type]
+    assert str(refused.value) == (
+        "swa_window: part 'rows' of layer 0 has 12 bytes from byte 0 on, in slots of 64; fix: use multiples of 16"
+    )
+
+
+@pytest.mark.parametrize("given", [{"staged_bytes": 15}, {"entries": 0}])
+def test_buffers_too_small_for_anything_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="give at least 16 bytes and one entry"):
+        KernelBackend(HostLauncher(), **given)
+
+
+def test_words_that_there_are_not_yet_are_refused() -> None:
+    with pytest.raises(ValueError, match="there are no words yet; make a manager with the backend"):
+        _ = KernelBackend(HostLauncher()).words.pointer
+
+
+def test_the_host_does_not_touch_what_it_can_not() -> None:
+    layout = PROFILE.layouts["compressed_kv"]
+    arena = Arena(layout, 4, buffer=RemoteMemory(4096, 4 * layout.slot_bytes))
+    assert isinstance(arena.region, RemoteBytes) and arena.is_remote and arena.base == 4096 and len(arena) == 4
+    for touch in (lambda: arena.bytes, lambda: arena.part(layout.parts[0])):
+        with pytest.raises(TypeError, match="the host can't touch the slots of compressed_kv; copy them by"):
+            touch()
+    with pytest.raises(ValueError, match=r"give \d+ writable bytes"):
+        Arena(layout, 5, buffer=RemoteMemory(4096, 4 * layout.slot_bytes))
+    assert arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 3 * layout.slot_bytes, layout.slot_bytes)))
+    assert not arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 4 * layout.slot_bytes, layout.slot_bytes)))
+    assert not arena.overlaps(Arena(layout, 0, buffer=RemoteMemory(4200, 0)))
