@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.launch import Launcher
+from kvfsm.runtime.graphs import HostRecorder, Recorder
 
 from ..hostcuda.building import Build
 from ..hostcuda.host import HostLauncher
@@ -24,3 +25,9 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     seed = request.param if request.param is not None else int(np.random.SeedSequence().generate_state(1)[0])
     print(f"seed {seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Captures launches on the host."""
+    return HostRecorder()
