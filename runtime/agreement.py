@@ -21,6 +21,10 @@ differ in these are told (``RanksDiverged``) instead of heeding each other.
 Sets are of what memory holds now. What a rank could bring in from its store is a second set, said beside the first if
 asked for (``stored=True``) and agreed on by itself as ``Agreed.reachable``: each rank loads up to there, and a later
 step finds it in memory. Nothing is loaded here.
+
+A ``round`` is a step of one vote that leases nothing: between its two exchanges the caller does what follows from the
+lengths, and the second one tells all what came of it everywhere. A ``vote`` is an exchange of one word. Schedulers use
+these two: ``rank_turns.py``.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,12 +54,13 @@ class Ask:
     """One request of a step. Its keys and length are the same on all ranks, and so is its place among the others.
 
     ``admit`` is this rank's own: False where it has no room for the request in this step, for whatever reason. It takes
-    part all the same, and the request waits on all ranks.
+    part all the same, and the request waits on all ranks. ``also`` is what else of it must be the same everywhere.
     """
 
     keys: Keys
     tokens: int | None = None
     admit: bool = True
+    also: bytes = b""
 
     @property
     def length(self) -> int:
@@ -149,28 +154,74 @@ class Agreement:
 
         Nothing that the step leased is held after an error.
         """
+        with self._alone():
+            return self._step(asks, draft, stored)
+
+    def round(self, asks: Sequence[Ask], begin: Callable[[tuple[int, ...]], bytes]) -> list[bytes]:
+        """Agree on lengths, let the caller act on them, and tell all what came of it: two exchanges, whatever happens.
+
+        Args:
+            asks: as for ``step``.
+            begin: given the length in tokens that is agreed on for each request; returns what this rank says of it, as
+                many bytes as on each other rank. Nothing is leased: it has to see itself whether that is there still.
+
+        Returns:
+            What each rank says, by rank.
+
+        Raises:
+            RankLost, RanksDiverged, RankFailed, RuntimeError: as for ``step``, also after ``begin`` has run.
+            Exception: of ``begin``; the others then get RankFailed.
+        """
+        with self._alone():
+            step = _Step(self.manager, self.owner, asks, 0, stored=False, leases=False)
+            head = self._head(step.digest, len(step.open))
+            step.hear(self._exchange(head, step.say))
+            lengths = tuple(one.length for one in step.agreed)
+            said = self._exchange(head.turned(Phase.CONFIRM), lambda: begin(lengths))
+            if len({len(body) for body in said}) > 1:
+                raise RanksDiverged("how much they say", [f"{len(body)} bytes" for body in said])
+            self._stream = _digest(self._stream, step.digest, repr(lengths).encode(), *said)
+            return said
+
+    def vote(self, yes: bool) -> bool:
+        """Whether all ranks say yes; one exchange.
+
+        Raises:
+            RankLost, RanksDiverged, RankFailed, RuntimeError: as for ``step``.
+        """
+        with self._alone():
+            said = self._exchange(self._head(_digest(b"vote"), 0).turned(Phase.CONFIRM), lambda: bytes([yes]))
+            self._stream = _digest(self._stream, *said)
+            return all(body == bytes([True]) for body in said)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, and nobody once ranks have parted."""
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("another thread is in a step; give all steps of a rank to one thread")
         try:
             if self._broken is not None:
                 raise RuntimeError(f"this agreement has ended; begin one with a new group ({self._broken})")
-            return self._step(asks, draft, stored)
+            yield
         except (RankLost, RanksDiverged) as error:
             self._broken = str(error)
             raise
         finally:
             self._turn.release()
 
+    def _head(self, digest: bytes, asks: int) -> Head:
+        """Of the first message of a new step."""
+        number, self._steps = self._steps, self._steps + 1
+        return Head(Phase.SAY, 1, self.group.rank, number, asks, digest[:16], self._stream[:8])
+
     def _step(self, asks: Sequence[Ask], draft: int, stored: bool) -> Decision:
         step = _Step(self.manager, self.owner, asks, draft, stored)
-        number, self._steps = self._steps, self._steps + 1
-        vote = 0
+        first = self._head(step.digest, len(step.open))
+        number, vote = first.step, 0
         try:
             while vote == 0 or (step.open and vote < self.votes):
                 vote += 1
-                head = Head(
-                    Phase.SAY, vote, self.group.rank, number, len(step.open), step.digest[:16], self._stream[:8]
-                )  # fmt: skip
+                head = replace(first, vote=vote, asks=len(step.open))
                 step.hear(self._exchange(head, step.say))
                 step.settle(self._exchange(head.turned(Phase.CONFIRM), step.confirm))
         except BaseException:
@@ -199,12 +250,17 @@ class Agreement:
 class _Step:
     """One rank's view of a step: what is still open, and what it holds for each request."""
 
-    def __init__(self, manager: Manager, owner: str, asks: Sequence[Ask], draft: int, stored: bool) -> None:
+    def __init__(
+        self, manager: Manager, owner: str, asks: Sequence[Ask], draft: int, stored: bool, *, leases: bool = True
+    ) -> None:
+        self._leases = leases
         self._manager, self._owner, self._granule = manager, owner, manager.profile.granule
         self._asks, self._draft, self._sets = tuple(asks), draft, 2 if stored else 1
         if odd := [type(ask).__name__ for ask in self._asks if not isinstance(ask, Ask)]:
             raise TypeError(f"a step of {', '.join(odd)}; give an Ask for each request, such as Ask(keys)")
-        tags = [_digest(b"%d %d" % (ask.length, len(ask.keys)), *ask.keys.digests[-1:]) for ask in self._asks]
+        tags = [
+            _digest(b"%d %d" % (ask.length, len(ask.keys)), ask.also, *ask.keys.digests[-1:]) for ask in self._asks
+        ]
         self._tags = [tag[:4] for tag in tags]
         self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), *tags)
         self.open = list(range(len(tags)))
@@ -274,7 +330,7 @@ class _Step:
                 row[now - 1] = True
             if self._sets > 1:
                 sets[1][manager.loadable(ask.keys, ask.tokens, draft=self._draft) - 1] = True
-            if len(now):
+            if len(now) and self._leases:
                 self._held[n] = self._lease(ask, int(now[-1]) * self._granule)
         return Saying(ask.admit, tuple(sets))
 

@@ -8,7 +8,7 @@ prompt is not computed to its end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,7 @@ class Live:
     lacked: int = 0
     seen: int = 0  # tokens that its row was known to have last
     owed: int = 0  # tokens of work that was granted and that the engine doesn't know of yet, in its row or for its keys
+    ahead: int = 0  # tokens that it stepped here, and not on all ranks yet
     behind: tuple[tuple[Live, int, int], ...] = ()  # who ran, in which row and incarnation, when it gave room back
 
     @property
@@ -131,7 +132,7 @@ class Live:
         row, requests = self.row, self.home.manager.requests
         if row is None or not requests.holds(row, self.incarnation):
             return self.seen
-        return int(requests.tokens[row]) - self.owed
+        return int(requests.tokens[row]) - self.owed - self.ahead
 
     @property
     def tokens(self) -> int:
@@ -283,9 +284,10 @@ class LiveRequests:
         self.tally.count("preempted")
         self.put(live, queue, cost, holds=False)
 
-    def hand_out(self) -> tuple[Work, ...]:
-        """What was granted and not handed out yet, once; the engine computes it before it comes back."""
-        work, self.granted = tuple(self.granted), []
+    def hand_out(self, withheld: Collection[Live]) -> tuple[Work, ...]:
+        """What was granted and not handed out yet, once, but for some; the engine computes it before it comes back."""
+        work = tuple(one for one in self.granted if one.live not in withheld)
+        self.granted = [one for one in self.granted if one.live in withheld]
         for one in work:
             one.live.owed = 0
         return work
@@ -302,5 +304,5 @@ class LiveRequests:
     def _let_go(self, live: Live) -> None:
         live.reservation, live.loading, live.row, live.behind = None, None, None, ()
         live.rebuild = None
-        live.owed = 0
+        live.owed = live.ahead = 0
         self.granted = [work for work in self.granted if work.live is not live]

@@ -37,11 +37,13 @@ class RunningRows:
         clock: the time.
         changed: called when there may be new turns.
         lock: see above.
+        vote: whether all ranks say yes to what this one says; alone, that is what it says.
 
     Attributes:
         lock: that one; taken by whoever ends a row.
         short: those whose next chunk found no room in this round.
         stops: whether anybody who begins might keep room from one of them.
+        alone: whether on all ranks nobody held slots in this round but one row; None where there are no other ranks.
     """
 
     def __init__(
@@ -53,10 +55,13 @@ class RunningRows:
         clock: Callable[[], float],
         changed: Callable[[], None],
         lock: AbstractContextManager[Any],
+        vote: Callable[[bool], bool] = bool,
     ) -> None:
         self.lock = lock
         self.short: list[Live] = []
         self.stops = False
+        self.alone: bool | None = None
+        self._vote = vote
         self._manager, self._admission, self._requests = manager, admission, requests
         self._chunk, self._clock, self._changed = chunk, clock, changed
 
@@ -116,14 +121,20 @@ class RunningRows:
             with self.lock:
                 stepping = self._decoding([live for live in stepping if live not in gone])
                 self._check_given(stepping, given)
+                wrong: Refused | None = None
                 try:
-                    self._manager.requests.step(_rows(stepping), done=done)
+                    self._manager.requests.step(_rows(live for live in stepping if not live.ahead), done=done)
                 except Refused as error:
                     if error.refusal not in (*FOR_ROOM, Reason.CAPACITY):
                         raise
-                    gone.append(self._yield(error, done))
-                    continue
-                return self._grown(stepping, given, gone)
+                    wrong = error
+                for live in stepping if wrong is None else ():
+                    live.ahead = 1
+                if self._vote(wrong is None):
+                    for live in stepping:
+                        live.ahead = 0
+                    return self._grown(stepping, given, gone)
+                gone.append(self._yield(wrong or _elsewhere("the next token"), done))
 
     # ---- drafts -----------------------------------------------------------------------------------------------------
 
@@ -133,7 +144,15 @@ class RunningRows:
         with self.lock:
             gone = self.notice(lives)
             stepping = self._decoding([live for live in lives if live not in gone])
-            self._manager.requests.propose(_rows(stepping), [wanted[live] for live in stepping])
+            wrong: Refused | None = None
+            try:
+                self._manager.requests.propose(_rows(stepping), [wanted[live] for live in stepping])
+            except Refused as error:
+                wrong = error
+            if not self._vote(wrong is None):
+                if wrong is None:
+                    self._manager.requests.reject(_rows(stepping))
+                raise wrong or _elsewhere("these drafts")
             return Stepped(tuple(stepping), tuple(_rows(stepping)), tuple(gone))
 
     def accept(
@@ -255,7 +274,7 @@ class RunningRows:
             with self._manager.lock:
                 running = self._requests.running()
                 stuck = bool(running) and all(live in self.short for live in running)
-                if not stuck or (len(running) == 1 and not self._alone()):
+                if not stuck or (len(running) == 1 and not self._is_alone_everywhere()):
                     return
             why = f"the next chunk of request {running[0].number} doesn't fit beside what it has"
             self._yield(Refused(Reason.POOL_FULL, "scheduler", why), None)
@@ -267,7 +286,7 @@ class RunningRows:
         """
         with self._manager.lock:
             *others, youngest = self._requests.running()
-            alone = not others and self._alone()
+            alone = not others and self._is_alone_everywhere()
         if alone:
             youngest.fault = why
             self.end(youngest, "leave", done)
@@ -278,11 +297,14 @@ class RunningRows:
                 self._requests.let_pass(youngest)
         return youngest
 
-    def _alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether nobody holds slots but one row. The caller holds the manager's lock."""
         manager = self._manager
         others = (manager.reservations, manager.receipts, manager.fills, manager.tickets, manager.parked)
         return not any(others) and not manager.given_up and int(manager.requests.active.sum()) == 1
+
+    def _is_alone_everywhere(self) -> bool:
+        return self.is_alone() if self.alone is None else self.alone
 
     # ---- small helpers ----------------------------------------------------------------------------------------------
 
@@ -316,6 +338,10 @@ class RunningRows:
         """It counts as one who has slots no more. The caller holds the manager's lock."""
         if live.reservation is not None:
             self._admission.leave_now(live.reservation)
+
+
+def _elsewhere(what: str) -> Refused:
+    return Refused(Reason.POOL_FULL, "ranks", f"another rank has no room for {what}")
 
 
 def _rows(lives: Iterable[Live]) -> list[int]:

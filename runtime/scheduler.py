@@ -29,7 +29,9 @@ here as well, and not through the request table, which knows nothing of keys.
 Who is published is found by its keys, which grow with it: give ``tokens=`` to ``decode`` and ``accept``, or extend
 ``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
 
-Once the manager is poisoned each of these raises Poisoned, and so does ``begun``.
+Once the manager is poisoned each of these raises Poisoned, and so does ``begun``. Where ranks schedule together each of
+them makes the same calls in the same order, and ``schedule``, ``decode`` and ``propose`` raise RankError once one of
+them is gone, has failed, or serves something else (``rank_turns.py``).
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission, Limits, Stage
+from .agreement import Agreement
 from .errors import Poisoned
 from .generated.queued import QueuedState, QueuedTable
 from .key_rebuilds import KeyRebuilds
@@ -52,7 +55,8 @@ from .keys import Keys
 from .lease import Done, still
 from .live_requests import Live, LiveRequests, Stepped, Work
 from .load_workers import LoadWorkers
-from .queues import Queue, Queues, queue_of
+from .queues import Queue, Queues
+from .rank_turns import RankTurns
 from .running_rows import RunningRows
 from .serving_report import Report
 from .ticket import Ticket
@@ -98,6 +102,8 @@ class Scheduler:
         requests: most that are live at once.
         clock: the time, for waits and ageing.
         lock: makes the lock that keeps rows of running requests from ending while they are stepped.
+        agreement: where several ranks serve the same requests, this one's part in agreeing who begins, and from where;
+            used by nobody else meanwhile. See ``rank_turns.py``.
 
     Attributes:
         admission: what is under way, and its limits.
@@ -122,6 +128,7 @@ class Scheduler:
         requests: int = 1024,
         clock: Callable[[], float] = time.monotonic,
         lock: Callable[[], AbstractContextManager[Any]] = threading.Lock,
+        agreement: Agreement | None = None,
     ) -> None:
         manager.profile.check_step(chunk)
         high = QueuedTable.LAYOUT.field("tries").high
@@ -131,6 +138,8 @@ class Scheduler:
             raise ValueError(f"budgets of {', '.join(low)}; give numbers above 0, or none")
         if requests < 1 or not 0 <= attempts <= high:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
+        if agreement is not None and agreement.manager is not manager:
+            raise ValueError("an agreement over another manager; make it with this one")
         self.manager = manager
         self.admission = Admission(manager, limits, boundaries=boundaries)
         self.queues = Queues() if queues is None else queues  # empty ones are false
@@ -140,13 +149,16 @@ class Scheduler:
         self._changed = threading.Event()
         wake = self._changed.set
         manager.watch_room(wake)
-        self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock())
+        vote = bool if agreement is None else agreement.vote
+        self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock(), vote)
         self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
         self._rebuilds = KeyRebuilds(manager, self.admission, self._requests, chunk, clock, wake)
-        self._turns = Turns(
+        given = (
             manager, self.admission, self._requests, self._running, self._rebuilds, self._workers,
             budgets, chunk, clock, wake,
         )  # fmt: skip
+        self._turns = Turns(*given) if agreement is None else RankTurns(agreement, *given)
+        self._in_ranks = agreement is not None
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
@@ -172,10 +184,8 @@ class Scheduler:
         if tokens // keys.granule > len(keys):
             what = f"keys of {keys.tokens} tokens for a prompt of {tokens}"
             raise ValueError(f"{what}; give keys of all its whole granules, of {keys.granule} tokens each")
-        answer = self.manager.match(keys, tokens)
-        queue = queue_of(answer)
+        queue, cost = self._turns.arriving(keys, tokens)
         with self.manager.lock:
-            cost = self._turns.cost(answer, tokens, queue)
             live = self._requests.arrive(keys, tokens, owner, self._attempts, queue, cost)
         self._changed.set()
         return live
@@ -264,15 +274,18 @@ class Scheduler:
                 returns what was granted by then, unless its request has gone back to wait.
         """
         self._changed.clear()
-        if self._requests.granted:  # the last round was broken off; this lets go of what went with its row since
+        broken_off = bool(self._requests.granted) and not self._in_ranks
+        if broken_off:  # this lets go of what went with its row since
             self._running.begin_round()
             self._rebuilds.notice()
-        if self._requests.granted:
+        if broken_off and self._requests.granted:
             self._changed.set()
         else:
             self._turns.round()
         with self._running.lock, self.manager.lock:
-            work = self._requests.hand_out()
+            work = self._requests.hand_out(self._turns.withheld)
+        if self._turns.withheld:
+            self._changed.set()
         for one in work:
             begun = one.live.begun
             if one.row is not None and not begun.done() and begun.set_running_or_notify_cancel():

@@ -23,6 +23,7 @@ from .errors import Refused
 from .fill import Fill
 from .generated.queued import QueuedState
 from .key_rebuilds import KeyRebuilds
+from .keys import Keys
 from .live_requests import Live, LiveRequests, Work
 from .load_workers import LoadWorkers
 from .queues import Queue, queue_of
@@ -51,6 +52,9 @@ class Turns:
         chunk: tokens of a prompt that one step computes at most; None: all of it.
         clock: the time.
         changed: called when there may be new turns.
+
+    Attributes:
+        withheld: requests whose granted work is not handed to the engine yet; where ranks agree there may be some.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Turns:
         self._starving: list[Live] = []  # have lacked room too often, the first of them first
         self._claimant: Live | None = None  # of these the one whose turn it is in this round
         self._stopped: tuple[Queue, ...] = ()  # queues in which nobody else begins in this round
+        self.withheld: set[Live] = set()
 
     def round(self) -> None:
         """Grant turns in all queues, as far as room and budgets go.
@@ -88,6 +93,13 @@ class Turns:
             with self._manager.lock:
                 self._claimant = self._first_starving()
             self._grant(holders=False)
+
+    def arriving(self, keys: Keys, tokens: int) -> tuple[Queue, float]:
+        """The queue of a request that comes, by what it misses first, and what its turn there costs."""
+        answer = self._manager.match(keys, tokens)
+        queue = queue_of(answer)
+        with self._manager.lock:
+            return queue, self.cost(answer, tokens, queue)
 
     def cost(self, answer: Answer, tokens: int, queue: Queue, rebuilt: int = 0) -> float:
         """What a turn spends of its queue's budget; ``rebuilt`` is that of ``Live``. The caller holds the lock."""

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from kvfsm.runtime.errors import RankError, RankLost
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.integrations.torch_ranks import TorchGroup
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.scheduler import Scheduler
 
 from ..runtime.meddling import Meddling
 
@@ -95,6 +97,30 @@ class Worker:
             "steps": steps, "own": own, "exchanges": agreement.exchanges, "audit": manager.audit().ok,
         }  # fmt: skip
 
+    def scheduling(self) -> None:
+        """A scheduler each, over caches that evict differently; rank 3 is slow."""
+        manager = filled(CUTS[self.rank])
+        agreement = Agreement(Meddling(self.group(LONG), lambda n: time.sleep(0.05 if self.rank == 3 else 0)), manager)
+        scheduler = Scheduler(manager, ThreadPoolExecutor(1), chunk=4 * A, agreement=agreement)
+        alone = manager.match(manager.keys(PROMPT)).now // A
+        log, prompts = [], [PROMPT, PROMPT[: 7 * A], [7] * 99, PROMPT]
+        while prompts or scheduler.live:
+            if prompts:
+                scheduler.submit(manager.keys(prompts.pop(0)))
+            if log and self.rank == len(log) % 4:
+                manager.evict("swa_window", 1)
+            work = scheduler.schedule()
+            log.append([(one.live.number, one.start, one.stop) for one in work])
+            for one in work:
+                scheduler.publish(one.live)
+                if one.stop == one.live.known:
+                    scheduler.decode([one.live], tokens=[9])
+                    scheduler.finish(one.live)
+        self.report["scheduling"] = {
+            "log": log, "alone": alone, "exchanges": agreement.exchanges, "audit": manager.audit().ok,
+            "held": len(manager.receipts) + len(manager.reservations) + int(manager.requests.active.sum()),
+        }  # fmt: skip
+
     def losing_between_look_and_lease(self) -> None:
         """Rank 0 loses what was agreed after it has said that it has it."""
         manager = filled((2, 5, 8) if self.rank == 0 else (2, 5))
@@ -135,6 +161,8 @@ class Worker:
         """Rank 2, between its two exchanges; then those who are left on groups that had it."""
         manager = filled((2, 5))
         groups = [self.group(LONG), self.group(SHORT, way="collective"), self.group(LONG, noted=False)]
+        scheduler = Scheduler(manager, ThreadPoolExecutor(1), agreement=Agreement(self.group(LONG), manager))
+        scheduler.submit(manager.keys(PROMPT))
 
         def die(call: int) -> None:
             if self.rank == 2 and call == 2:
@@ -147,6 +175,9 @@ class Worker:
             agreement.step([ask])
         except RuntimeError as error:
             self.report["afterwards"] = str(error)
+        self.report["killed, scheduling"] = failed(scheduler.schedule, manager) | {
+            "states": dict(scheduler.report().states)
+        }
         self.report["killed, collective"] = failed(lambda: Agreement(groups[1], manager).step([ask]), manager)
         self.report["killed, unnoted"] = failed(lambda: groups[2].all_gather(b""), manager)
         self.report["again"] = failed(lambda: groups[2].all_gather(b""), manager)
@@ -156,6 +187,7 @@ class Worker:
 def main() -> None:
     worker = Worker(int(sys.argv[1]), int(sys.argv[2]))
     worker.evicting_differently()
+    worker.scheduling()
     worker.losing_between_look_and_lease()
     worker.long_messages()
     worker.another_order()

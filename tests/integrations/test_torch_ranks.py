@@ -70,6 +70,20 @@ def test_a_rank_without_room_makes_the_request_wait_on_all(reports: Reports) -> 
     assert [one["steps"][2]["refused_by"] for one in every(reports, "evicting")] == [[[2]]] * 3
 
 
+def test_schedulers_begin_the_same_requests_at_the_same_tokens(reports: Reports) -> None:
+    ranks = every(reports, "scheduling")
+    assert [one["alone"] for one in ranks] == [8, 8, 9]  # what each could go on from by itself
+    assert ranks[0]["log"] == ranks[1]["log"] == ranks[2]["log"]
+    (number, start, stop), *_ = ranks[0]["log"][0]
+    assert (number, start, stop) == (1, 2 * 32, 6 * 32)  # what all have, and a chunk
+    assert len({one["exchanges"] for one in ranks}) == 1 and all(one["audit"] and not one["held"] for one in ranks)
+
+
+def test_a_scheduler_is_told_that_a_rank_was_killed(reports: Reports) -> None:
+    for one in every(reports, "killed, scheduling"):
+        assert (one["error"], one["ranks"], one["held"], one["states"]) == ("RankLost", [2], 0, {"waiting": 1})
+
+
 def test_what_one_rank_loses_meanwhile_all_give_up_in_the_same_step(reports: Reports) -> None:
     for one in every(reports, "losing"):
         assert (one["steps"][0]["lengths"], one["steps"][0]["votes"], one["exchanges"]) == ([0], 2, 4)
