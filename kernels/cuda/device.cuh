@@ -40,7 +40,7 @@ __device__ __forceinline__ void kv_store16(void* address, kv_vec16 value) {
 // part new; who reads finds that out afterwards, by a word that the writer changes first.
 __device__ __forceinline__ kv_vec16 kv_load16_relaxed(const void* address) {
 #ifdef KV_HOST
-  return kv_host::load16(address);
+  return kv_host::load16_relaxed(address);
 #else
   kv_vec16 value;
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -144,15 +144,17 @@ def compiled_object(source: str, build: Build) -> Path:
     return _made(f"{build.value}-{_digest(_identity(), source, *headers, *flags)}.o", make)
 
 
-def program(sources: Sequence[str], driver: Path) -> Path:
-    """An executable of translation units and a driver, for ThreadSanitizer."""
-    flags = (*COMMON, *FLAGS[Build.THREADS], f"-I{RUNTIME}", "-pthread")
+def program(sources: Sequence[str]) -> Path:
+    """An executable that runs translation units in threads, for ThreadSanitizer."""
+    driver = (RUNTIME / "threads.cpp").read_text("utf-8")
 
     def make(out: Path) -> None:
-        units = [str(compiled_object(source, Build.THREADS)) for source in sources]
-        _run(compiler(), *flags, "-o", str(_partial(out)), *units, str(driver))
+        units = [str(compiled_object(source, Build.THREADS)) for source in (driver, *sources)]
+        flags = ("-fsanitize=thread", "-pthread", "-rdynamic")
+        _run(compiler(), *flags, "-o", str(_partial(out)), *units, "-ldl")
 
-    return _made(f"program-{_digest(_identity(), *sources, *_texts(RUNTIME), *flags)}", make)
+    shim = (RUNTIME / "shim.h").read_text("utf-8"), (RUNTIME / "kernel_record.h").read_text("utf-8")
+    return _made(f"program-{_digest(_identity(), driver, *shim, *sources, *FLAGS[Build.THREADS])}", make)
 
 
 def _identity() -> str:

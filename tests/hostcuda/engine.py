@@ -48,6 +48,36 @@ class Options(ctypes.Structure):
     )
 
 
+CHECK_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+class Region(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class Step(ctypes.Structure):
+    _fields_ = (("thread", ctypes.c_uint32), ("code", ctypes.c_size_t))
+
+
+class SearchPlan(ctypes.Structure):
+    _fields_ = (
+        ("reduces", ctypes.c_int),
+        ("preemptions", ctypes.c_long),
+        ("limit", ctypes.c_ulong),
+        ("at_end", CHECK_FUNCTION),
+        ("at_each_step", CHECK_FUNCTION),
+    )
+
+
+class SearchResult(ctypes.Structure):
+    _fields_ = (
+        ("outcome", ctypes.c_int),
+        ("executions", ctypes.c_ulong),
+        ("cut_short", ctypes.c_ulong),
+        ("steps_max", ctypes.c_ulong),
+    )
+
+
 class Fault(ctypes.Structure):
     _fields_ = (
         ("kind", ctypes.c_int),
@@ -110,9 +140,24 @@ class LoadedKernel:
 def engine() -> ctypes.CDLL:
     """There is one in the process, whatever modules are loaded: kernels of several can run side by side."""
     library = ctypes.CDLL(str(runtime()))
-    pointer, size, integer = ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int
+    pointer, size, integer, count = ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int, ctypes.c_uint
+    launches = (ctypes.POINTER(Launch), count)
+    options = ctypes.POINTER(Options)
     signatures: dict[str, tuple[object, tuple[object, ...]]] = {
-        "run": (integer, (ctypes.POINTER(Launch), ctypes.c_uint, ctypes.POINTER(Options))),
+        "run": (integer, (*launches, options)),
+        "explore": (
+            None,
+            (
+                *launches,
+                ctypes.POINTER(Region),
+                count,
+                options,
+                ctypes.POINTER(SearchPlan),
+                ctypes.POINTER(SearchResult),
+            ),
+        ),
+        "replay": (integer, (*launches, options, ctypes.POINTER(ctypes.c_uint32), count)),
+        "steps": (size, (ctypes.POINTER(ctypes.POINTER(Step)),)),
         "fault": (ctypes.POINTER(Fault), ()),
         "locate": (ctypes.c_char_p, (ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t))),
         "new_shadow": (pointer, (ctypes.c_size_t, size, integer)),

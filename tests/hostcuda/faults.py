@@ -25,6 +25,7 @@ KINDS = (
     "trap",
     "undefined",
     "crash",
+    "endless",
     "not_deterministic",
 )
 """In the order of ``FaultKind`` in runtime/faults.h."""

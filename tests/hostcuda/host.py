@@ -28,7 +28,7 @@ ALIGNMENT = 256
 
 Sources = Callable[[Kernel], str]
 
-_one_run = threading.Lock()  # there is one engine
+one_run = threading.Lock()  # there is one engine
 
 
 class HostBuffer:
@@ -147,16 +147,8 @@ class HostLauncher:
         plans = [plan for plan in plans if not plan.is_empty]
         if not plans:
             return
-        is_random = isinstance(self.schedule, Random)
-        options = native.Options(
-            is_random=is_random,
-            checked=self.build is Build.CHECK,
-            races=self.races,
-            seed=self.schedule.seed if isinstance(self.schedule, Random) else 0,
-            resident=self.schedule.resident if isinstance(self.schedule, Random) else 1,
-        )
-        with _one_run, PreparedLaunches(self, plans) as prepared:
-            went_well = engine().run(prepared.array, len(plans), options)
+        with one_run, PreparedLaunches(self, plans) as prepared:
+            went_well = engine().run(prepared.array, len(plans), self.options())
             if not went_well:
                 raise fault_of(plans)
             self.traffic = traffic_of_run() if self.build is Build.CHECK else None
@@ -170,6 +162,16 @@ class HostLauncher:
 
     def wait(self, mark: Mark) -> None:
         """There is nothing to wait for."""
+
+    def options(self) -> native.Options:
+        """How it runs, for the engine."""
+        return native.Options(
+            is_random=isinstance(self.schedule, Random),
+            checked=self.build is Build.CHECK,
+            races=self.races,
+            seed=self.schedule.seed if isinstance(self.schedule, Random) else 0,
+            resident=self.schedule.resident if isinstance(self.schedule, Random) else 1,
+        )
 
     def synchronise(self) -> None:
         """The same."""
@@ -209,10 +211,14 @@ class HostLauncher:
 
 
 class PreparedLaunches:
-    """Plans as the engine takes them. Memory of the process that is no buffer of the launcher counts as initialised."""
+    """Plans as the engine takes them. Memory of the process that is no buffer of the launcher counts as initialised.
 
-    def __init__(self, launcher: HostLauncher, plans: Sequence[LaunchPlan]) -> None:
+    threads  of each block that exist; None: all
+    """
+
+    def __init__(self, launcher: HostLauncher, plans: Sequence[LaunchPlan], threads: int | None = None) -> None:
         self._launcher = launcher
+        self._threads = threads
         self._kept: list[Any] = []
         self._borrowed: list[int] = []
         self.array = (native.Launch * len(plans))(*(self._prepared(plan) for plan in plans))
@@ -243,7 +249,7 @@ class PreparedLaunches:
             entry=record.entry,
             values=values,
             grid=plan.grid,
-            threads=kernel.threads,
+            threads=self._threads or kernel.threads,
             dynamic_bytes=kernel.shared_bytes,
             shared_begin=record.shared_begin,
             shared_end=record.shared_end,
@@ -317,6 +323,11 @@ def traffic_of_run() -> Traffic:
     )
     touched = engine().touched().contents
     return Traffic(sites, touched.read, touched.written)
+
+
+def place_at(code: int) -> SourcePlace | None:
+    """The line of a call's return address."""
+    return _place(None, 0, code)
 
 
 def _place(file: bytes | None, line: int, code: int) -> SourcePlace | None:

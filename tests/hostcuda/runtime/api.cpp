@@ -1,6 +1,7 @@
 // What host.py calls, by ctypes.
 #include <dlfcn.h>
 
+#include "explorer.h"
 #include "faults.h"
 #include "memory.h"
 #include "schedules.h"
@@ -19,16 +20,44 @@ struct Options {
   unsigned long resident;  // blocks at a time
 };
 
+// What holds while kernels run.
+class Session {
+ public:
+  Session(const Options& options, bool is_search) {
+    engine.checked = options.checked;
+    engine.races = options.races;
+    engine.traffic = engine.keeps_writes = !is_search;
+    engine.steps_max = is_search ? kSearchedStepsMax : kStepsMax;
+    catch_signals();
+  }
+  ~Session() { release_signals(); }
+};
+
 int kv_host_run(const Launch* launches, unsigned count, const Options* options) {
-  engine.checked = options->checked;
-  engine.races = options->races;
-  engine.traffic = true;
+  const Session session(*options, false);
   clear_traffic();
   touched = Touched{};
   Forward forward;
   Random random(options->seed);
   Schedule& schedule = options->is_random ? (Schedule&)random : forward;
   return run(launches, count, schedule, options->resident);
+}
+
+void kv_host_explore(const Launch* launches, unsigned count, const Region* regions, unsigned region_count,
+                     const Options* options, const SearchPlan* plan, SearchResult* result) {
+  const Session session(*options, true);
+  *result = explore(launches, count, std::vector<Region>(regions, regions + region_count), *plan);
+}
+
+int kv_host_replay(const Launch* launches, unsigned count, const Options* options, const uint32_t* choices,
+                   unsigned choice_count) {
+  const Session session(*options, true);
+  return replay(launches, count, std::vector<uint32_t>(choices, choices + choice_count));
+}
+
+unsigned long kv_host_steps(const Step** steps) {
+  *steps = last_steps().data();
+  return last_steps().size();
 }
 
 const Fault* kv_host_fault() { return &fault; }

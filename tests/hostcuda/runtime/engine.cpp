@@ -48,13 +48,16 @@ dim3 grid_shape() {
 }
 void* dynamic_shared() { return engine.current->block->dynamic.get(); }
 
-void switch_here(Point point) {
+void switch_here(Point point, uintptr_t code) {
   if (engine.current == nullptr || !engine.schedule->switches(point)) return;
-  make_ready(engine.current);
+  Thread* const thread = engine.current;
+  thread->stands_at = code;
+  make_ready(thread);
   leave_fiber();
+  thread->stands_at = 0;
 }
 
-void switch_point() { switch_here(Point::kAtomic); }
+void switch_point() { switch_here(Point::kAtomic, (uintptr_t)__builtin_return_address(0)); }
 
 namespace {
 
@@ -93,16 +96,23 @@ class Run {
     begin();
     admit();
     Thread* previous = nullptr;
-    while (!engine.failed && engine.ready.count() != 0) {
+    for (uint64_t steps = 0; !engine.failed && engine.ready.count() != 0; ++steps) {
+      if (steps == engine.steps_max) {
+        note_fault(FaultKind::kEndless, previous, "is one of those that still run after %llu steps", (unsigned long long)steps);
+        break;
+      }
       const size_t position = schedule_.next(engine.ready, previous);
-      if (engine.failed) break;
+      if (position == kStop) {
+        was_stopped_ = true;
+        break;
+      }
       Thread* const thread = engine.ready.take(position);
       enter_block(thread->block);
       resume(thread);
       previous = thread->status == Status::kReady ? thread : nullptr;
       if (thread->status == Status::kDone) retire(thread);
     }
-    if (!engine.failed && !started_.empty()) note_deadlock();
+    if (!engine.failed && !was_stopped_ && !started_.empty()) note_deadlock();
     end();
     return !engine.failed;
   }
@@ -119,14 +129,12 @@ class Run {
     engine.ready.clear();
     engine.first_id_of_run = engine.next_id;
     for (size_t left = waiting_.size(); left > 1; --left) std::swap(waiting_[left - 1], waiting_[schedule_.last_of(left)]);
-    catch_signals();
   }
 
   void end() {
-    release_signals();
     for (Block* block : started_) {
       for (Thread& thread : block->threads)
-        if (thread.fiber != nullptr) discard_fiber(&thread);
+        if (thread.fiber != nullptr) drop_fiber(&thread);
       forget(block);
     }
     engine.schedule = nullptr;
@@ -228,6 +236,7 @@ class Run {
   size_t resident_;
   std::vector<Waiting> waiting_;
   size_t next_waiting_ = 0;
+  bool was_stopped_ = false;
   std::vector<Block*> started_;
   std::vector<std::unique_ptr<SharedSection>> sections_;
   FlushToZero flush_;

@@ -7,9 +7,9 @@
 //   faults.cpp     what went wrong, and leaving the fiber that did it
 //   barriers.cpp   __syncthreads
 //   warps.cpp      shuffles, ballots, __syncwarp
-//   schedules.h    who is next: forward, random, or as a search says
+//   schedules.h    who is next
 //   engine.cpp     blocks come and go until all are done
-//   explorer.cpp   every schedule
+//   explorer.cpp   every schedule, and one again
 //   memory.cpp     shadow memory: bounds, initialised bytes, races
 //   traffic.cpp    sectors of warps' requests
 //   hooks.cpp      every access of an instrumented module comes in here
@@ -72,6 +72,7 @@ struct Thread {
   Fiber* fiber = nullptr;
   uint64_t answer = 0;  // of the barrier or warp operation that it waited for
   Place waits_at;
+  uintptr_t stands_at = 0;  // the instruction of the switch point that it stands at, or 0
   // By lane of its warp: up to which clock that lane's accesses are ordered before what this thread does now. A lane's
   // own clock stands at its own place.
   uint32_t seen[kLanes] = {};
@@ -140,6 +141,10 @@ class ReadyThreads {
 
 class Schedule;
 
+// Of one run, and of one execution of a search; more are taken for a thread that never ends.
+constexpr uint64_t kStepsMax = 1'000'000'000;
+constexpr uint64_t kSearchedStepsMax = 20'000;
+
 struct Engine {
   Schedule* schedule = nullptr;
   Thread* current = nullptr;
@@ -150,6 +155,8 @@ struct Engine {
   bool checked = false;       // the run's modules are instrumented; then also:
   bool races = true;          //   two accesses that nothing orders are a fault
   bool traffic = true;        //   requests of warps are counted
+  bool keeps_writes = true;   //   what the run writes counts as initialised afterwards
+  uint64_t steps_max = kStepsMax;
 };
 extern Engine engine;
 
@@ -163,8 +170,8 @@ void make_ready(Thread* thread);
 void resume(Thread* thread);     // returns when it waits, is done, or has failed
 void leave_fiber();              // back to who resumed the current thread
 [[noreturn]] void leave_fiber_for_good();
-void release_fiber(Thread* thread);
-void discard_fiber(Thread* thread);
+void release_fiber(Thread* thread);  // of a thread that is done
+void drop_fiber(Thread* thread);     // of one that never goes on
 bool on_own_stack(const Thread* thread, uintptr_t address);
 
 // barriers.cpp and warps.cpp: what the end of a thread means to those who wait.

@@ -23,6 +23,7 @@ enum class FaultKind {
   kTrap,
   kUndefined,
   kCrash,
+  kEndless,
   kNotDeterministic,
 };
 

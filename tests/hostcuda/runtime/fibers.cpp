@@ -80,10 +80,10 @@ void release_fiber(Thread* thread) {
   thread->fiber = nullptr;
 }
 
-void discard_fiber(Thread* thread) {
-  munmap(thread->fiber->memory, kGuardBytes + kStackBytes);
-  delete thread->fiber;
-  thread->fiber = nullptr;
+// Its stack holds nothing that anybody misses: kernels have no destructors.
+void drop_fiber(Thread* thread) {
+  thread->fiber->entered = false;
+  release_fiber(thread);
 }
 
 bool on_own_stack(const Thread* thread, uintptr_t address) {

@@ -220,7 +220,7 @@ void record(const Access& access, bool is_shared, Cell& cell, const Stamp& stamp
     if (is_counted && cell.write.thread < engine.first_id_of_run) ++touched.written;
     cell.write = stamp;
     cell.write_is_atomic = access.is_atomic;
-    cell.is_initialised = true;
+    cell.is_initialised |= engine.keeps_writes;
     return;
   }
   if (is_counted && cell.reads[0].thread < engine.first_id_of_run && cell.reads[1].thread < engine.first_id_of_run)
@@ -243,13 +243,18 @@ void check_access(const Access& access) {
   const bool has_width = (access.bytes & (access.bytes - 1)) == 0 && access.bytes <= 16;
   if (has_width && access.address % access.bytes != 0)
     refuse(FaultKind::kMisaligned, access, &found.span, "its address must be a multiple of %ld", (long)access.bytes);
-  if (access.is_atomic || !found.is_shared) switch_here(access.is_atomic ? Point::kAtomic : Point::kAccess);
+  // Threads of a block that meet in its shared memory are a matter of barriers, not of schedules.
+  if (access.is_atomic || !found.is_shared) {
+    switch_here(access.is_atomic ? Point::kAtomic : Point::kAccess, access.code);
+    engine.schedule->touches(access.address, access.address + access.bytes, access.writes);
+  }
 
   const Stamp stamp = {thread->id, thread->block->phase, thread->seen[thread->lane()], site_of(access.code)};
   const size_t first = access.address - found.shadow->begin;
   for (size_t offset = first; offset < first + access.bytes; ++offset) {
     Cell& cell = found.shadow->at(offset);
-    if (!cell.is_initialised && access.reads)
+    const bool is_initialised = cell.is_initialised || cell.write.thread >= engine.first_id_of_run;
+    if (!is_initialised && access.reads)
       refuse(FaultKind::kUninitialised, access, &found.span, "nobody has written byte %ld", (long)offset);
     if (engine.races) check_race(access, found.span, cell);
     record(access, found.is_shared, cell, stamp);

@@ -4,6 +4,7 @@
 #include "barriers.cpp"
 #include "warps.cpp"
 #include "engine.cpp"
+#include "explorer.cpp"
 #include "memory.cpp"
 #include "traffic.cpp"
 #include "hooks.cpp"

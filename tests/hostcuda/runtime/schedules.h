@@ -11,6 +11,8 @@ enum class Point {
   kAccess,  // a plain one of global memory, seen only in instrumented modules
 };
 
+constexpr size_t kStop = SIZE_MAX;  // instead of a position: the run ends here
+
 class Schedule {
  public:
   virtual ~Schedule() = default;
@@ -20,6 +22,8 @@ class Schedule {
   virtual size_t next(const ReadyThreads& ready, const Thread* previous) = 0;
   // Whether the current thread lets others go before what it is about to do.
   virtual bool switches(Point point) = 0;
+  // The current thread touches memory of a launch. Only instrumented modules tell.
+  virtual void touches(uintptr_t begin, uintptr_t end, bool writes) { (void)begin, (void)end, (void)writes; }
 };
 
 // Blocks and threads in order, each as far as it goes.
@@ -49,8 +53,8 @@ class Random final : public Schedule {
   uint64_t state_;
 };
 
-// The current thread stands at such a point: if the schedule says so, it goes on later.
-void switch_here(Point point);
+// The current thread stands at such a point, at an instruction: if the schedule says so, it goes on later.
+void switch_here(Point point, uintptr_t code);
 
 }  // namespace kv_host
 

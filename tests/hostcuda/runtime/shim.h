@@ -68,7 +68,7 @@ void switch_point();
 // -- Memory -----------------------------------------------------------------------------------------------------------
 
 inline __attribute__((always_inline)) void before_atomic() {
-#ifndef __SANITIZE_THREAD__  // else the hook that sees the access is the switch point
+#if !defined(__SANITIZE_THREAD__) || defined(KV_HOST_THREADS)  // else the hook that sees the access is one
   switch_point();
 #endif
 }

@@ -1,0 +1,198 @@
+"""Every schedule of a protocol is run, each wrong protocol is caught, and what is left out was run in another order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
+
+from .building import Build
+from .exploring import Explored, ScheduleFailure, SearchEndsEarly, explore, replay
+from .faults import HostFault
+from .host import HostBuffer, HostLauncher, Sources
+from .planted import planted_source
+
+READER = (
+    Argument("word", "u64*"),
+    Argument("page", "const u64*"),
+    Argument("generation", "u32"),
+    Argument("out", "u64*"),
+)
+EVICTOR = (Argument("word", "u64*"), Argument("page", "u64*"))
+READY, ONE_PIN, ONE_GENERATION = 1, 1 << 16, 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A page of two words of 1 in generation 1, readers that look for a generation, an evictor that writes the next."""
+
+    generation: int
+    launcher: HostLauncher
+    word: HostBuffer
+    page: HostBuffer
+    out: HostBuffer
+    plans: tuple[LaunchPlan, ...]
+
+    def check(self) -> None:
+        for was_read, *page in self.out.array.reshape(-1, 3).tolist():
+            assert not was_read or page == [self.generation] * 2, "a reader got bytes that are not of its generation"
+        assert int(self.word.array[0]) in (ONE_GENERATION + READY, 2 * ONE_GENERATION + READY), "a pin is left, or lost"
+
+    def pins_are_sane(self) -> None:
+        assert int(self.word.array[0]) >> 16 & 0xFFFF <= len(self.out.array) // 3, "more pins than readers"
+
+
+def world(
+    readers: int = 1,
+    reader: str = "reader",
+    evictor: str = "evictor",
+    races: bool = False,
+    generation: int = 1,
+    sources: Sources = planted_source,
+) -> World:
+    launcher = HostLauncher(Build.CHECK, sources=sources, races=races)
+    word = launcher.upload(np.array([ONE_GENERATION + READY], np.uint64))
+    page = launcher.upload(np.ones(2, np.uint64))
+    out = launcher.upload(np.full(3 * readers, 99, np.uint64))
+    reads = Kernel(reader, "protocol.cu", READER, threads=32)
+    evicts = Kernel(evictor, "protocol.cu", EVICTOR, threads=32)
+    plans = (
+        LaunchPlan(reads, (readers, 1, 1), (word.pointer, page.pointer, generation, out.pointer)),
+        LaunchPlan(evicts, (1, 1, 1), (word.pointer, page.pointer)),
+    )
+    return World(generation, launcher, word, page, out, plans)
+
+
+def test_the_right_protocol_holds_in_every_schedule() -> None:
+    made = world(readers=2)
+    explored = explore(made.launcher, made.plans, made.check, made.pins_are_sane)
+    assert explored == Explored(executions=240, cut_short=813, steps_max=23)
+    # Without the 31 threads that return at once it is the same search.
+    assert explore(made.launcher, made.plans, made.check, made.pins_are_sane, threads=1) == explored
+    assert int(made.word.array[0]) == ONE_GENERATION + READY, "the buffers are as they were"
+
+
+def ends(made: World, preemptions: int | None) -> tuple[set[bytes], Explored]:
+    """States in which executions end."""
+    found: set[bytes] = set()
+
+    def look() -> None:
+        found.add(made.word.array.tobytes() + made.page.array.tobytes() + made.out.array.tobytes())
+
+    explored = explore(made.launcher, made.plans, look, preemptions=preemptions, threads=1)
+    return found, explored
+
+
+@pytest.mark.parametrize(("reader", "evictor"), [("reader", "evictor"), ("reader_by_store", "evictor_ignores_pins")])
+def test_leaving_out_independent_orders_loses_no_end(reader: str, evictor: str) -> None:
+    made = world(1, reader, evictor)
+    reduced, few = ends(made, None)
+    everything, many = ends(made, 20)
+    assert few.steps_max <= 20, "so that no schedule has more preemptions"
+    assert reduced == everything and len(everything) > 2
+    assert few.executions < many.executions and many.cut_short == 0
+
+
+def test_more_preemptions_find_more() -> None:
+    made = world(readers=2)
+    counts = [ends(made, preemptions)[1].executions for preemptions in range(4)]
+    assert counts == sorted(set(counts)) and counts[0] == 3 * 2, "without preemption: whoever is first, second, third"
+
+
+@pytest.mark.parametrize(
+    ("reader", "evictor", "message"),
+    [
+        ("reader_without_pin", "evictor", "bytes that are not of its generation"),
+        ("reader_unpins_early", "evictor", "bytes that are not of its generation"),
+        ("reader_by_store", "evictor", "a pin is left, or lost|not of its generation"),
+        ("reader", "evictor_ignores_pins", "bytes that are not of its generation"),
+    ],
+)
+def test_a_wrong_protocol_is_caught_with_a_schedule_that_replays(reader: str, evictor: str, message: str) -> None:
+    made = world(1, reader, evictor)
+    before = made.out.download()
+    with pytest.raises(ScheduleFailure, match=message) as caught:
+        explore(made.launcher, made.plans, made.check)
+    text = str(caught.value)
+    assert caught.value.fault is None
+    assert f"kv_{reader} (plan 0, block 0, thread 0): tests/hostcuda/planted/protocol.cu:" in text
+    assert f"kv_{evictor} (plan 1, block 0, thread 0): tests/hostcuda/planted/protocol.cu:" in text
+    with pytest.raises(AssertionError, match=message):
+        made.check()
+
+    again = world(1, reader, evictor)
+    np.testing.assert_array_equal(again.out.array, before)
+    replay(again.launcher, again.plans, caught.value.schedule)
+    with pytest.raises(AssertionError, match=message):
+        again.check()
+    turns = len(re.findall(r"^  kv_", text, re.M))
+    assert turns <= 3, "shown with one preemption, which is enough for each of these"
+
+
+def test_a_schedule_of_other_plans_is_refused() -> None:
+    made = world()
+    with pytest.raises(HostFault, match="thread 5 can't go on at step 1") as caught:
+        replay(made.launcher, made.plans, (0, 5))
+    assert caught.value.kind == "not_deterministic"
+
+
+def test_a_state_between_two_steps_is_checked() -> None:
+    made = world()
+
+    def never_evicting() -> None:
+        assert int(made.word.array[0]) & 0xFFFF == READY
+
+    explore(made.launcher, made.plans, at_end=never_evicting, threads=1)
+    with pytest.raises(ScheduleFailure, match="AssertionError"):
+        explore(made.launcher, made.plans, at_each_step=never_evicting, threads=1)
+
+
+def test_a_race_shows_under_some_schedule() -> None:
+    """Acquire and release are not known to racecheck, so it calls the right protocol a race: hence races=False."""
+    made = world(races=True)
+    with pytest.raises(ScheduleFailure, match="race in kv_") as caught:
+        explore(made.launcher, made.plans, made.check, threads=1)
+    assert caught.value.fault is not None and caught.value.fault.kind == "race"
+
+
+def test_what_one_execution_wrote_is_not_initialised_for_the_next() -> None:
+    """The second actor reads what the first one writes: a fault in the schedules in which it comes first."""
+    launcher = HostLauncher(Build.CHECK, sources=planted_source, races=False)
+    kernel = Kernel(
+        "copies",
+        "memory.cu",
+        (Argument("from", "const u32*"), Argument("to", "u32*"), Argument("count", "u32")),
+        threads=32,
+    )
+    numbers, between, last = (
+        launcher.upload(np.ones(1, np.uint32)),
+        launcher.empty((1,), np.uint32),
+        launcher.empty((1,), np.uint32),
+    )
+    plans = [
+        LaunchPlan(kernel, (1, 1, 1), (numbers.pointer, between.pointer, 1)),
+        LaunchPlan(kernel, (1, 1, 1), (between.pointer, last.pointer, 1)),
+    ]
+    with pytest.raises(ScheduleFailure, match="uninitialised in kv_copies") as caught:
+        explore(launcher, plans, threads=1)
+    assert caught.value.fault is not None and caught.value.fault.place is not None
+
+
+def test_a_search_that_does_not_end_is_no_answer() -> None:
+    made = world(readers=2)
+    with pytest.raises(SearchEndsEarly, match="100 executions are not all; fix: raise the limit"):
+        explore(made.launcher, made.plans, made.check, limit=100)
+
+
+def test_a_thread_that_never_ends_is_a_fault() -> None:
+    launcher = HostLauncher(Build.CHECK, sources=planted_source)
+    word = launcher.upload(np.ones(1, np.uint64))
+    plan = LaunchPlan(
+        Kernel("waits_for_the_word", "protocol.cu", (Argument("word", "u64*"),), threads=32), (1, 1, 1), (word.pointer,)
+    )
+    with pytest.raises(ScheduleFailure, match="endless in kv_waits_for_the_word"):
+        explore(launcher, [plan])
