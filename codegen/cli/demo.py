@@ -176,8 +176,8 @@ def _rounds_here(
         if manager.store_failures:
             faults.append(f"the store did not take {manager.store_failures} blocks")
     if profile.window is not None:
-        rounds.append(window_round(stage, "checkpoint", tell))
-        rounds.append(window_round(stage, "none", tell))
+        rounds.append(window_round(stage, "checkpoint", tell, backend))
+        rounds.append(window_round(stage, "none", tell, backend))
     manager = make_manager(profile, backend=backend, events=stage.events)
     publish_all(stage, manager, tell)
     rounds.append(packed_round(stage, manager, tell, lossy=True))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...kernels.backend import KernelBackend
 from ...kernels.reference import NumpyBackend
 from ...runtime.answers import Answer, AnswerKind
 from ...runtime.backend import Backend
@@ -113,11 +114,13 @@ def make_manager(
     backend: Backend | None = None,
     events: EventTrace | None = None,
 ) -> Manager:
-    """A manager with room for the demo's requests, over NumPy's kernels."""
+    """A manager with room for the demo's requests, over NumPy's kernels or over those of ``backend``."""
+    slots = dict.fromkeys(profile.kinds, SLOTS)
     return Manager(
         profile,
-        dict.fromkeys(profile.kinds, SLOTS),
+        slots,
         NumpyBackend() if backend is None else backend,
+        buffers=backend.arenas(profile, slots) if isinstance(backend, KernelBackend) else None,
         store=store,
         clock=itertools.count(1).__next__,
         window=window,
@@ -256,12 +259,14 @@ def packed_round(stage: Stage, manager: Manager, tell: Tell, *, lossy: bool) -> 
     return Round("packed", "without loss, expanded to be read", served, stage.expected())
 
 
-def window_round(stage: Stage, keep: Literal["checkpoint", "none"], tell: Tell) -> Round:
+def window_round(
+    stage: Stage, keep: Literal["checkpoint", "none"], tell: Tell, backend: Backend | None = None
+) -> Round:
     """A manager that keeps windows at every other place where a window is whole, or none."""
     profile = stage.cast.profile
     steps = 2 * profile.window_slots
     window = WindowPolicy.none() if keep == "none" else WindowPolicy.checkpoint(steps * profile.granule)
-    manager = make_manager(profile, window=window, events=stage.events)
+    manager = make_manager(profile, window=window, backend=backend, events=stage.events)
     publish_all(stage, manager, tell)
     if keep == "none":
         served = read_all(stage, manager, tell, "without windows")
