@@ -554,7 +554,8 @@ class Manager:
         Raises:
             Refused: PINNED under a launch, a transfer, a reservation or a reader on the device that has not ended;
                 without ``void``, under anything that is held. RETIRED after the last epoch. Nothing has changed then.
-            ValueError: other kinds than the profile has, or two kinds that share memory.
+            ValueError: other kinds than the profile has, two kinds that share memory, or new memory of a kind that
+                overlaps the one that its bytes go along from, and is not that very memory.
             ProfileError: a pool whose offsets the kernels' ABI can't form.
             Exception: what a transfer engine raises that can't register the new memory, or the backend that can't clear
                 what is set aside in it; nothing has changed then.

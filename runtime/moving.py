@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from .arena import Arena
 from .core import Buffers
 from .errors import Refused
 from .generated import Refusal
 from .leaks import open_handles
+from .pool import Pool, Slots
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -61,15 +63,10 @@ def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
     arenas = manager.core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers)
     _check_apart(manager, arenas)
     with _moved_registrations(manager, arenas):
-        pass
+        for kind, arena in arenas.items():  # what can fail comes while all is where it was
+            _copy(manager, pools[kind].arena, arena)
     _end_all(manager)
     for kind, arena in arenas.items():
-        before = pools[kind].arena
-        if arena.is_remote or before.is_remote:
-            every = np.arange(len(arena))
-            manager.backend.scatter(arena.region, every, manager.backend.gather(before.region, every))
-        else:
-            arena.bytes[:] = before.bytes
         pools[kind].arena = arena
 
 
@@ -79,8 +76,8 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     _check_move(manager, void)
     pools = core.make_pools(slots, buffers)
     with _moved_registrations(manager, {kind: pool.arena for kind, pool in pools.items()}):
-        for pool in pools.values() if core.scratch else ():
-            pool.clear_next(1)  # so that as many can be set aside again, whatever happens
+        if core.scratch:
+            _clear_for_scratch(manager, pools)
     _end_all(manager)
     core.retire_all()
     for kind, held in core.scratch.items():
@@ -95,11 +92,55 @@ def _check_move(manager: Manager, void: bool) -> None:
 
 
 def _check_apart(manager: Manager, new: Arenas) -> None:
-    """Raise ValueError where new memory of one kind is what another kind's bytes still lie in."""
+    """Raise ValueError where bytes would be copied into memory that bytes to be copied still lie in."""
     for kind, arena in new.items():
         for other, pool in manager.core.pools.items():
-            if other != kind and arena.overlaps(pool.arena):
+            if not arena.overlaps(pool.arena):
+                continue
+            if other != kind:
                 raise ValueError(f"the new buffer of {kind} is memory of {other}; give each kind its own")
+            if arena.base != pool.arena.base:
+                what = f"the new buffer of {kind} overlaps the memory that its bytes lie in, and is not the same"
+                raise ValueError(f"{what}; give that very memory, or memory apart from it")
+
+
+def _copy(manager: Manager, before: Arena, after: Arena) -> None:
+    """The bytes of all slots; nothing where they stay where they are."""
+    if after.base == before.base:
+        return
+    if after.is_remote or before.is_remote:
+        every = np.arange(len(after))
+        manager.backend.scatter(after.region, every, manager.backend.gather(before.region, every))
+    else:
+        after.bytes[:] = before.bytes
+
+
+def _clear_for_scratch(manager: Manager, pools: Mapping[str, Pool]) -> None:
+    """Clear a slot of each new pool, so that one can be set aside again whatever happens; of none where one can't.
+
+    New memory may be that of before, where the bytes of cached slots lie: where a slot can't be cleared they are put
+    back.
+
+    Raises:
+        ValueError: nobody here could put them back, for the host can't touch the memory.
+        Exception: what the backend raises.
+    """
+    before = [pool.arena for pool in manager.core.pools.values()]
+    saved: list[tuple[Arena, Slots, npt.NDArray[np.uint8]]] = []
+    for kind, pool in pools.items():
+        if any(pool.arena.overlaps(arena) for arena in before):
+            if pool.arena.is_remote:
+                what = f"the new buffer of {kind} overlaps memory in use, which the host can't touch"
+                raise ValueError(f"{what}: a slot is set aside, and has to be cleared first; give memory apart from it")
+            slots = pool.next_slots(1)
+            saved.append((pool.arena, slots, pool.arena.bytes[slots]))
+    try:
+        for pool in pools.values():
+            pool.clear_next(1)
+    except BaseException:
+        for arena, slots, held in saved:
+            arena.bytes[slots] = held
+        raise
 
 
 @contextmanager

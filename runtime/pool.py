@@ -120,13 +120,21 @@ class Pool:
             self.usage[tenant or 0] += count
         return slots
 
+    def next_slots(self, count: int) -> Slots:
+        """The slots with bytes in the arena that are taken next; they stay free.
+
+        Raises:
+            Refused: POOL_FULL.
+        """
+        return self._next(self._free[0], count)
+
     def clear_next(self, count: int) -> None:
         """Clear what anybody left in the slots that are taken next: to take so many at once can fail no more.
 
         Raises:
             Refused: POOL_FULL.
         """
-        slots = self._next(self._free[0], count)
+        slots = self.next_slots(count)
         if self._isolation is not None:
             self._isolation.clear(self, slots, UNKNOWN)
 
