@@ -88,10 +88,10 @@ def deepseek_v4_flash() -> Profile:
                 parts=(
                     PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
                     PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
-                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
-                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
-                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 4, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 4, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 4, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 4, (256,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
@@ -100,8 +100,8 @@ def deepseek_v4_flash() -> Profile:
                 layers=tuple(range(3, 42, 2)),
                 ratio=128,
                 parts=(
-                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 128, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 128, (512,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
@@ -176,10 +176,10 @@ def deepseek_v4_pro() -> Profile:
                 parts=(
                     PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
                     PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
-                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
-                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
-                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 4, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 4, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 4, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 4, (256,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
@@ -188,8 +188,8 @@ def deepseek_v4_pro() -> Profile:
                 layers=(0, *range(1, 60, 2)),
                 ratio=128,
                 parts=(
-                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 128, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 128, (512,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
@@ -229,6 +229,7 @@ def deepseek_v4_pro_bf16() -> Profile:
         identity="weights=deepseek-ai/DeepSeek-V4-Pro;positions=rope-interleaved;dtype=bfloat16;scores=folded",
         window=128,
         window_policy="checkpoint",
+        retained=1,
         scores="folded",
         groups=(
             GroupPlan(
@@ -253,10 +254,10 @@ def deepseek_v4_pro_bf16() -> Profile:
                 parts=(
                     PartPlan("overlap_kv", 4, (512,), "float32", "kv", "carry"),
                     PartPlan("overlap_gate", 4, (512,), "float32", "gate_bias_folded", "carry"),
-                    PartPlan("pending_kv", 3, (1024,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 3, (1024,), "float32", "gate_bias_folded", "pending"),
-                    PartPlan("pending_indexer_kv", 3, (256,), "float32", "index_kv", "pending"),
-                    PartPlan("pending_indexer_gate", 3, (256,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 4, (1024,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 4, (1024,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_indexer_kv", 4, (256,), "float32", "index_kv", "pending"),
+                    PartPlan("pending_indexer_gate", 4, (256,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
@@ -265,15 +266,15 @@ def deepseek_v4_pro_bf16() -> Profile:
                 layers=(0, *range(1, 60, 2)),
                 ratio=128,
                 parts=(
-                    PartPlan("pending_kv", 127, (512,), "float32", "kv", "pending"),
-                    PartPlan("pending_gate", 127, (512,), "float32", "gate_bias_folded", "pending"),
+                    PartPlan("pending_kv", 128, (512,), "float32", "kv", "pending"),
+                    PartPlan("pending_gate", 128, (512,), "float32", "gate_bias_folded", "pending"),
                 ),
             ),
             GroupPlan(
                 name="window",
                 object="swa_window",
                 layers=tuple(range(61)),
-                parts=(PartPlan("keys", 127, (512,), "bfloat16", "latent", "window"),),
+                parts=(PartPlan("keys", 128, (512,), "bfloat16", "latent", "window"),),
             ),
             GroupPlan(
                 name="indexer",

@@ -39,6 +39,16 @@ def test_rejected_drafts_leave_every_group_as_it_was(name: str, tokens: int) -> 
     audited(manager)
 
 
+@pytest.mark.parametrize("name", ["deepseek_v4_flash", "deepseek_v4_pro", "deepseek_v4_pro_bf16"])
+def test_models_that_predict_one_token_ahead_have_room_for_it_at_every_position(name: str) -> None:
+    profile = PROFILES[name]
+    manager = make(profile, slots=2)
+    row = manager.requests.admit(profile.granule - 130)
+    for _ in range(260):  # over the end of a granule, and of two windows of the widest ratio
+        assert manager.requests.draft_room([row])[0] >= 1
+        manager.requests.step([row])
+
+
 def test_a_profile_sized_for_drafts_has_room_for_them_at_every_position() -> None:
     manager = make(PROFILES["tiny_deepseek_v4"])
     requests, row = manager.requests, manager.requests.admit(1)
