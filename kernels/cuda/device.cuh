@@ -19,7 +19,7 @@ constexpr kv_u32 kWholeWarp = 0xFFFFFFFFu;  // mask of all lanes
 
 // -- Bytes ------------------------------------------------------------------------------------------------------------
 
-// 16 bytes at once; `address` must be a multiple of 16. Plain: orders nothing, and a race if another thread writes them.
+// 16 bytes at once; `address` must be a multiple of 16. Plain: orders nothing, and races with who writes them.
 __device__ __forceinline__ kv_vec16 kv_load16(const void* address) {
 #ifdef KV_HOST
   return kv_host::load16(address);

@@ -26,8 +26,9 @@ FOLDER = REPO / "build" / "hostcuda"
 
 COMMON = (
     *("-std=c++17", "-fPIC", "-g1", "-gdwarf-4", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
-    # No fused multiply-add, and bytes may be read as any type, as nvcc has it. Checked libc functions dislike fibers.
-    *("-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE"),
+    # No fused multiply-add, and bytes may be read as any type, as nvcc has it. Checked libc functions dislike fibers,
+    # and fibers' stacks are small.
+    *("-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fstack-clash-protection"),
 )
 
 

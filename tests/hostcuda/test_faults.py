@@ -240,6 +240,14 @@ def test_what_is_undefined_stops_its_own_build(name: str, by: int, thread: int) 
     assert (fault.kind, fault.thread) == ("undefined", thread)
 
 
+@pytest.mark.parametrize("build", [Build.FAST, Build.CHECK, Build.UNDEFINED])
+def test_a_stack_that_is_too_small_is_no_silent_damage(build: Build) -> None:
+    launcher = HostLauncher(build, FORWARD, planted_source)
+    with pytest.raises(HostFault, match="signal 11") as caught:
+        launcher.launch(undefined_plan(launcher, "needs_a_large_stack", 3))
+    assert caught.value.kind == "crash"
+
+
 def test_what_is_defined_passes_the_same_build() -> None:
     launcher = HostLauncher(Build.UNDEFINED, FORWARD, planted_source)
     launcher.launch(plan := undefined_plan(launcher, "shifts_too_far", 0))

@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_absent_lanes(kv_u32* t
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_from_outside(kv_u32* to) {
-  if (threadIdx.x % 32 < 8) to[threadIdx.x] = __shfl_down_sync(0xFFu, threadIdx.x, 4);  // sound; lanes 4 to 7 get anything
+  // Sound; lanes 4 to 7 get anything.
+  if (threadIdx.x % 32 < 8) to[threadIdx.x] = __shfl_down_sync(0xFFu, threadIdx.x, 4);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_traps(kv_u32* to) {

@@ -31,12 +31,14 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_misaligned(const kv_u3
   kv_store16(to, kv_load16(from + 1));  // fault: misaligned
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_unwritten_output(const kv_u32* from, kv_u32* to, kv_u32 count) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_unwritten_output(const kv_u32* from, kv_u32* to, kv_u32 count) {
   if (threadIdx.x >= count) return;
   to[threadIdx.x] += from[threadIdx.x];  // fault: unwritten_output
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_unwritten_scratch(const kv_u32* from, kv_u32* to, kv_u32 count) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_unwritten_scratch(const kv_u32* from, kv_u32* to, kv_u32 count) {
   __shared__ kv_u32 scratch[kThreads];
   if (threadIdx.x < count / 2) scratch[threadIdx.x] = from[threadIdx.x];
   __syncthreads();
@@ -44,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_unwritten_scratch(cons
     to[threadIdx.x] = scratch[threadIdx.x];  // fault: unwritten_scratch
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_scratch_overrun(const kv_u32* from, kv_u32* to, kv_u32 count) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_scratch_overrun(const kv_u32* from, kv_u32* to, kv_u32 count) {
   KV_DYNAMIC_SHARED(kv_u32, scratch);
   scratch[threadIdx.x + 1] = from[threadIdx.x % count];  // fault: scratch_overrun
   __syncthreads();

@@ -1,5 +1,6 @@
-// A page behind a word, { generation : 32 | pins : 16 | state : 16 }: readers pin it, an evictor takes it for new bytes.
-// The right protocol, and others that leave something out. One thread each: all but thread 0 of a block return at once.
+// A page behind a word, { generation : 32 | pins : 16 | state : 16 }: readers pin it, an evictor takes it for new
+// bytes. The right protocol, and others that leave something out. One thread each: all but thread 0 of a block return
+// at once.
 constexpr kv_u32 kThreads = 32;
 constexpr kv_u64 kReady = 1, kEvicting = 2, kOnePin = 1ULL << 16, kOneGeneration = 1ULL << 32;
 

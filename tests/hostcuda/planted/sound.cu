@@ -1,9 +1,9 @@
-// One kernel that uses everything: shuffles, ballots, static and dynamic shared memory, barriers, 16-byte access, atomics.
+// One kernel that uses everything: shuffles, static and dynamic shared memory, barriers, 16-byte access, atomics.
 constexpr kv_u32 kThreads = 64;
 
 // Of each row of 64 numbers: their sum, how many are odd, and the row backwards; how many rows there were.
-extern "C" __global__ void __launch_bounds__(kThreads) kv_sound(const kv_u32* rows, kv_u32 row_count, kv_u32* sums, kv_u32* odd,
-                                                                kv_u32* backwards, kv_u64* done) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_sound(const kv_u32* rows, kv_u32 row_count, kv_u32* sums, kv_u32* odd, kv_u32* backwards, kv_u64* done) {
   __shared__ kv_u32 partial[kThreads / kWarpLanes];
   KV_DYNAMIC_SHARED(kv_u32, row);
   if (blockIdx.x >= row_count) return;

@@ -18,3 +18,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_indexes_past_an_array(
 extern "C" __global__ void __launch_bounds__(kThreads) kv_loads_across(kv_u32* to, kv_u32 by) {
   if (threadIdx.x == 0) to[0] = (kv_u32)*(const kv_u64*)(to + by);  // fault: loads_across
 }
+
+extern "C" __global__ void __launch_bounds__(kThreads) kv_needs_a_large_stack(kv_u32* to, kv_u32 by) {
+  kv_u32 large[100000];
+  for (kv_u32 i = 0; i < 100000; ++i) large[i] = i * by;
+  to[threadIdx.x] = large[to[threadIdx.x] + threadIdx.x];
+}

@@ -38,9 +38,11 @@ int barrier(const char* file, int line, Barrier kind, int predicate) {
   Block* const block = thread->block;
   const Place place = {file, line};
   if (block->alive != block->threads.size())
-    refuse(FaultKind::kBarrierAfterExit, thread, place, "waits at a barrier after another thread of its block returned");
+    refuse(FaultKind::kBarrierAfterExit, thread, place,
+           "waits at a barrier after another thread of its block returned");
   if (block->arrived != 0 && !(block->barrier_place == place && block->barrier_kind == kind))
-    refuse(FaultKind::kBarrierDivergence, thread, place, "waits at a barrier while others of its block wait at {other}");
+    refuse(FaultKind::kBarrierDivergence, thread, place,
+           "waits at a barrier while others of its block wait at {other}");
   block->barrier_place = place;
   block->barrier_kind = kind;
   block->barrier_true += predicate != 0;
@@ -55,7 +57,8 @@ void barrier_lost(Block* block) {
   if (block->arrived == 0) return;
   for (Thread& thread : block->threads) {
     if (thread.status != Status::kAtBarrier) continue;
-    Fault& noted = note_fault(FaultKind::kBarrierAfterExit, &thread, "waits at a barrier, and another thread of its block returned");
+    Fault& noted = note_fault(FaultKind::kBarrierAfterExit, &thread,
+                              "waits at a barrier, and another thread of its block returned");
     noted.file = thread.waits_at.file, noted.line = thread.waits_at.line;
     return;
   }

@@ -98,7 +98,8 @@ class Run {
     Thread* previous = nullptr;
     for (uint64_t steps = 0; !engine.failed && engine.ready.count() != 0; ++steps) {
       if (steps == engine.steps_max) {
-        note_fault(FaultKind::kEndless, previous, "is one of those that still run after %llu steps", (unsigned long long)steps);
+        note_fault(FaultKind::kEndless, previous, "is one of those that still run after %llu steps",
+                   (unsigned long long)steps);
         break;
       }
       const size_t position = schedule_.next(engine.ready, previous);
@@ -128,7 +129,7 @@ class Run {
     fault = Fault{};
     engine.ready.clear();
     engine.first_id_of_run = engine.next_id;
-    for (size_t left = waiting_.size(); left > 1; --left) std::swap(waiting_[left - 1], waiting_[schedule_.last_of(left)]);
+    shuffle(waiting_);
   }
 
   void end() {
@@ -138,6 +139,11 @@ class Run {
       forget(block);
     }
     engine.schedule = nullptr;
+  }
+
+  template <class T>
+  void shuffle(std::vector<T>& items) {
+    for (size_t left = items.size(); left > 1; --left) std::swap(items[left - 1], items[schedule_.last_of(left)]);
   }
 
   void admit() {
@@ -183,7 +189,7 @@ class Run {
       block->warps[thread.warp()].alive |= 1u << thread.lane();
       order.push_back(&thread);
     }
-    for (size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[schedule_.last_of(left)]);
+    shuffle(order);
     for (Thread* thread : order) make_ready(thread);
   }
 
@@ -223,8 +229,8 @@ class Run {
     for (Block* block : started_) {
       for (Thread& thread : block->threads) {
         if (thread.status == Status::kDone) continue;
-        Fault& noted = note_fault(FaultKind::kDeadlock, &thread, "waits for ever%s",
-                                  thread.status == Status::kInWarp ? " for lanes that its mask names" : " at a barrier");
+        const char* const what = thread.status == Status::kInWarp ? "for lanes that its mask names" : "at a barrier";
+        Fault& noted = note_fault(FaultKind::kDeadlock, &thread, "waits for ever %s", what);
         noted.file = thread.waits_at.file, noted.line = thread.waits_at.line;
         return;
       }

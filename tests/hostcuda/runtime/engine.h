@@ -1,7 +1,7 @@
 // What the parts of the host execution share: launches, blocks, threads, and the one engine that runs them.
 //
-// One OS thread runs everything. Each CUDA thread is a fiber; it runs until it waits, ends, or stands at a switch point,
-// and then a schedule says who is next. So a run is a list of choices, and the same choices give the same run.
+// One OS thread runs everything. Each CUDA thread is a fiber; it runs until it waits, ends, or stands at a switch
+// point, and then a schedule says who is next. So a run is a list of choices, and the same choices give the same run.
 //
 //   fibers.cpp     stacks, and going from one to another
 //   faults.cpp     what went wrong, and leaving the fiber that did it
@@ -160,8 +160,8 @@ struct Engine {
 };
 extern Engine engine;
 
-// Starts all blocks of the launches as the schedule says, at most `resident` at a time, and returns when all are done or
-// one failed. Whether it went well; else `fault` says what happened.
+// Starts all blocks of the launches as the schedule says, at most `resident` at a time, and returns when all are done
+// or one failed. Whether it went well; else `fault` says what happened.
 bool run(const Launch* launches, unsigned count, Schedule& schedule, size_t resident);
 
 void make_ready(Thread* thread);

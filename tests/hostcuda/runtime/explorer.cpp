@@ -1,10 +1,10 @@
-// Depth first over the choices at switch points. The memory of an execution is not kept: to take another choice, all runs
-// anew from the beginning.
+// Depth first over the choices at switch points. The memory of an execution is not kept: to take another choice, all
+// runs anew from the beginning.
 //
 // Schedules that differ only in the order of steps that don't touch the same memory lead to the same states. Of these
-// one is run, by sleep sets (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", chapter 5): a
-// step that was tried at a choice stays asleep below the other choices until one touches what it touched. All states are
-// still reached, so checks at each step see all of them.
+// one is run, by sleep sets (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", chapter 5):
+// a step that was tried at a choice stays asleep below the other choices until one touches what it touched. All states
+// are still reached, so checks at each step see all of them.
 //
 // Modules must be instrumented: threads are interrupted before every access of global memory and every atomic. What a
 // thread does from its beginning, or from a barrier, up to such a place concerns nobody else; it is done at once and is
@@ -173,7 +173,8 @@ class Search final : public Interruptible {
         add_sleepers(parent.tried, parent, choice);
       }
     }
-    for (size_t position = 0; position < ready.count(); ++position) choice.options.push_back(number_of(ready.at(position)));
+    for (size_t position = 0; position < ready.count(); ++position)
+      choice.options.push_back(number_of(ready.at(position)));
     std::sort(choice.options.begin(), choice.options.end());
     if (choice.could_go_on) {
       auto place = std::find(choice.options.begin(), choice.options.end(), steps.back().thread);
@@ -214,7 +215,8 @@ class Script final : public Interruptible {
 
 }  // namespace
 
-SearchResult explore(const Launch* launches, unsigned count, const std::vector<Region>& regions, const SearchPlan& plan) {
+SearchResult explore(const Launch* launches, unsigned count, const std::vector<Region>& regions,
+                     const SearchPlan& plan) {
   std::vector<std::vector<char>> before;
   for (const Region& region : regions) before.emplace_back(region.begin, region.begin + region.bytes);
   auto restore = [&] {

@@ -34,7 +34,8 @@ struct SearchResult {
   unsigned long steps_max;   // of one execution
 };
 
-SearchResult explore(const Launch* launches, unsigned count, const std::vector<Region>& regions, const SearchPlan& plan);
+SearchResult explore(const Launch* launches, unsigned count, const std::vector<Region>& regions,
+                     const SearchPlan& plan);
 
 // One execution that takes the given choices, then goes on with whoever is next. Whether it went well.
 bool replay(const Launch* launches, unsigned count, const std::vector<uint32_t>& choices);

@@ -66,7 +66,8 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   }
   Fault& noted =
       signal == SIGILL
-          ? note_fault(FaultKind::kUndefined, engine.current, "does what C++ leaves undefined: a shift, an index, a division")
+          ? note_fault(FaultKind::kUndefined, engine.current,
+                       "does what C++ leaves undefined: a shift, an index, a division")
           : note_fault(FaultKind::kCrash, engine.current, "stops the processor (signal %d, address %p)", signal,
                        info->si_addr);
   noted.code = instruction(context) + 1;  // as if it were where a call returns to

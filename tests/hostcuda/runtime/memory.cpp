@@ -4,7 +4,7 @@
 // A race is two accesses by different threads, one a write, not both atomic, that nothing orders. Ordered are: threads
 // of one block by a barrier between them, lanes of one warp by __syncwarp with both in its mask, and runs one after the
 // other. Blocks of one run are never ordered. What acquire and release order is not modelled here; threads.cpp is for
-// that. Of a byte's readers since its last write two are remembered, from different warps or blocks where there are such.
+// that. Of a byte's readers two are remembered, of different warps or blocks where there are such.
 #include "memory.h"
 
 #include <link.h>
@@ -38,33 +38,47 @@ struct Cell {
   bool read_is_atomic[2] = {};
 };
 
+// Cells are made when they are first needed: most of a large buffer is never looked at.
+struct Page {
+  bool initialised;  // what its cells are made as
+  std::unique_ptr<Cell[]> cells;
+};
+
 struct Shadow {
   uintptr_t begin;
   size_t bytes;
-  bool initialised;  // what pages are made as
-  bool freed = false;
-  std::vector<std::unique_ptr<Cell[]>> pages;
+  bool freed;
+  std::vector<Page> pages;
 
   Cell& at(size_t offset) {
-    std::unique_ptr<Cell[]>& page = pages[offset / kPageBytes];
-    if (page == nullptr) {
-      page.reset(new Cell[kPageBytes]);
-      for (size_t i = 0; i < kPageBytes; ++i) page[i].is_initialised = initialised;
+    Page& page = pages[offset / kPageBytes];
+    if (page.cells == nullptr) {
+      page.cells.reset(new Cell[kPageBytes]);
+      for (size_t i = 0; i < kPageBytes; ++i) page.cells[i].is_initialised = page.initialised;
     }
-    return page[offset % kPageBytes];
+    return page.cells[offset % kPageBytes];
   }
 };
 
 Shadow* new_shadow(uintptr_t begin, size_t bytes, bool initialised) {
-  Shadow* const shadow = new Shadow{begin, bytes, initialised, false, {}};
+  Shadow* const shadow = new Shadow{begin, bytes, false, {}};
   shadow->pages.resize((bytes + kPageBytes - 1) / kPageBytes);
+  for (Page& page : shadow->pages) page.initialised = initialised;
   return shadow;
 }
 
 void delete_shadow(Shadow* shadow) { delete shadow; }
 
 void initialise(Shadow* shadow, size_t from, size_t to) {
-  for (size_t offset = from; offset < to; ++offset) shadow->at(offset).is_initialised = true;
+  while (from < to) {
+    Page& page = shadow->pages[from / kPageBytes];
+    if (from % kPageBytes == 0 && to - from >= kPageBytes && page.cells == nullptr) {
+      page.initialised = true;
+      from += kPageBytes;
+    } else {
+      shadow->at(from++).is_initialised = true;
+    }
+  }
 }
 
 void mark_freed(Shadow* shadow) { shadow->freed = true; }
@@ -177,10 +191,10 @@ bool find(const Access& access, Found& found) {
   }
   const bool is_constant = is_in_object_of((const void*)launch.entry, address);
   if (is_constant && !access.writes) return false;
-  if (is_constant) refuse(FaultKind::kOutOfBounds, access, nullptr, "that is no memory of the launch but a variable of the module");
+  if (is_constant) refuse(FaultKind::kOutOfBounds, access, nullptr, "that is a variable of the module");
   const Span* const close = nearest(launch, address);
   if (close == nullptr) refuse(FaultKind::kOutOfBounds, access, nullptr, "no argument points there");
-  if (close->shadow->freed) refuse(FaultKind::kUseAfterFree, access, close, "and the buffer was freed");
+  if (close->shadow->freed) refuse(FaultKind::kUseAfterFree, access, close, "the buffer was freed");
   refuse(FaultKind::kOutOfBounds, access, close, "out of bounds");
 }
 
@@ -196,12 +210,12 @@ bool is_ordered_before(const Stamp& stamp, const Thread* thread) {
 void check_race(const Access& access, const Span& span, const Cell& cell) {
   const Thread* const thread = engine.current;
   if (!(access.is_atomic && cell.write_is_atomic) && !is_ordered_before(cell.write, thread))
-    refuse(FaultKind::kRace, access, &span, "and another thread wrote it at {other} with nothing between that orders them", 0,
+    refuse(FaultKind::kRace, access, &span, "another thread wrote it at {other}, and nothing orders them", 0,
            cell.write.site);
   if (!access.writes) return;
   for (int i = 0; i < 2; ++i)
     if (!(access.is_atomic && cell.read_is_atomic[i]) && !is_ordered_before(cell.reads[i], thread))
-      refuse(FaultKind::kRace, access, &span, "and another thread read it at {other} with nothing between that orders them", 0,
+      refuse(FaultKind::kRace, access, &span, "another thread read it at {other}, and nothing orders them", 0,
              cell.reads[i].site);
 }
 
@@ -238,8 +252,10 @@ void check_access(const Access& access) {
   if (!find(access, found)) return;
   Thread* const thread = engine.current;
   if (found.shadow->freed) refuse(FaultKind::kUseAfterFree, access, &found.span, "the buffer was freed");
-  if (access.address + access.bytes > found.span.end) refuse(FaultKind::kOutOfBounds, access, &found.span, "past its end");
-  if (access.writes && !found.span.writable) refuse(FaultKind::kConstWrite, access, &found.span, "the argument is const");
+  if (access.address + access.bytes > found.span.end)
+    refuse(FaultKind::kOutOfBounds, access, &found.span, "past its end");
+  if (access.writes && !found.span.writable)
+    refuse(FaultKind::kConstWrite, access, &found.span, "the argument is const");
   const bool has_width = (access.bytes & (access.bytes - 1)) == 0 && access.bytes <= 16;
   if (has_width && access.address % access.bytes != 0)
     refuse(FaultKind::kMisaligned, access, &found.span, "its address must be a multiple of %ld", (long)access.bytes);

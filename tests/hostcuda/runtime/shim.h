@@ -161,8 +161,8 @@ inline uint32_t mask_of(uint32_t mask = 0xFFFFFFFFu) { return mask; }
 
 // -- Floats -----------------------------------------------------------------------------------------------------------
 
-// CuPy compiles with -ftz=true. Additions and multiplications flush by the processor's mode during a launch; these don't
-// compute, so they flush by hand.
+// CuPy compiles with -ftz=true. Additions and multiplications flush by the processor's mode during a launch; these
+// don't compute, so they flush by hand.
 inline float flushed(float value) {
   const uint32_t pattern = bits<uint32_t>(value);
   return pattern & 0x7F800000u ? value : bits<float>(pattern & 0x80000000u);

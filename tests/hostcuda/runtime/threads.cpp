@@ -1,9 +1,9 @@
-// The other implementation of shim.h: every CUDA thread is a thread of the operating system, and ThreadSanitizer watches.
-// It knows what acquire and release order, which the fibers don't.
+// The other implementation of shim.h: every CUDA thread is a thread of the operating system, and ThreadSanitizer
+// watches. It knows what acquire and release order, which the fibers don't.
 //
-// A program of this and of kernels, each launch with a copy of its own of the kernel and so of its static shared memory,
-// reads a job (threads.py writes it), runs it some rounds from the same memory, and writes how often it ended in which.
-// Blocks of one launch run one after the other if the kernel's module has shared memory, else side by side.
+// A program of this and of kernels, each launch with a copy of its own of the kernel and so of its static shared
+// memory, reads a job (threads.py writes it), runs it some rounds from the same memory, and writes how often it ended
+// in which. Blocks of one launch run one after the other if the kernel's module has shared memory, else side by side.
 #include <dlfcn.h>
 #include <sched.h>
 
@@ -258,7 +258,8 @@ void run_block(const JobLaunch& launch, unsigned index, void** values, unsigned 
   for (std::thread& thread : threads) thread.join();
 }
 
-void run_launch(const JobLaunch& launch, std::vector<std::vector<uint4>>& memory, unsigned seed, std::atomic<bool>& started) {
+void run_launch(const JobLaunch& launch, std::vector<std::vector<uint4>>& memory, unsigned seed,
+                std::atomic<bool>& started) {
   std::vector<uint64_t> cells;
   for (const Value& value : launch.values)
     cells.push_back(value.is_pointer ? (uint64_t)memory[value.number].data() + value.offset : value.number);

@@ -74,15 +74,17 @@ uint64_t warp(const char* file, int line, WarpOp op, uint32_t mask, uint64_t bit
   const Place place = {file, line};
   const unsigned lane = thread->lane();
   if (!(mask >> lane & 1)) {
-    Fault& noted = note_fault(FaultKind::kLaneOutsideMask, thread,
-                              "is lane %u and calls an operation of its warp whose mask 0x%08x leaves it out", lane, mask);
+    Fault& noted =
+        note_fault(FaultKind::kLaneOutsideMask, thread,
+                   "is lane %u and calls an operation of its warp whose mask 0x%08x leaves it out", lane, mask);
     noted.file = file, noted.line = line;
     abandon();
   }
   WarpMeeting& meeting = meeting_of(block->warps[thread->warp()], mask);
   if (meeting.arrived != 0 && !(meeting.place == place && meeting.op == op)) {
-    Fault& noted = note_fault(FaultKind::kWarpDivergence, thread,
-                              "calls an operation of its warp with mask 0x%08x while other lanes are in one at {other}", mask);
+    Fault& noted =
+        note_fault(FaultKind::kWarpDivergence, thread,
+                   "calls an operation of its warp with mask 0x%08x while other lanes are in one at {other}", mask);
     noted.file = file, noted.line = line;
     noted.other_file = meeting.place.file, noted.other_line = meeting.place.line;
     abandon();
