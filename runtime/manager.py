@@ -142,8 +142,8 @@ class Manager:
             lock(), lambda: audit(self).violations, None if trace is None else trace.last, self._tell_room
         )
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
-        self._watch([self.memory.table])
         self._watch_pools()
+        self._watch([self.memory.table])
         self.clock = clock or itertools.count(1).__next__
         self.time = 0  # what the clock said last
         self.now = now
