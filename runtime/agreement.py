@@ -35,6 +35,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -182,6 +183,20 @@ class Agreement:
                 raise RanksDiverged("how much they say", [f"{len(body)} bytes" for body in said])
             self._stream = _digest(self._stream, step.digest, repr(lengths).encode(), *said)
             return said
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Tell the others, who begin a step, that this rank can't take part in it; raises ``error``.
+
+        Raises:
+            RankLost, RanksDiverged, RuntimeError: as for ``step``.
+        """
+
+        def say() -> bytes:
+            raise error
+
+        with self._alone():
+            self._exchange(self._head(_digest(b"fail"), 0), say)
+        raise AssertionError("what can't be said was said")
 
     def vote(self, yes: bool) -> bool:
         """Whether all ranks say yes; one exchange.

@@ -78,31 +78,23 @@ class RankTurns(Turns):
             RankError: see ``Agreement.round``. Nobody has begun then.
             Exception: what a store or a device query raised here; the other ranks hear of it.
         """
-        failed: Exception | None = None
+        self._held, self._said, self._never = {}, {}, {}
+        self.withheld = set(self._requests.by_number.values())  # until all have spoken
         try:
             self._running.begin_round()
             self._claimant, self._stopped = None, ()
             self._grant(holders=True)
-        except Exception as error:  # told in the exchange that the others wait for
-            failed = error
-        with self._manager.lock:
-            lives = list(self._requests.by_number.values())
-            asks = [self._ask(live) for live in lives]
-
-        def begin(lengths: tuple[int, ...]) -> bytes:
-            if failed is not None:
-                raise failed
-            return self._begin_all(lives, lengths)
-
-        self._held, self._said, self._never = {}, {}, {}
+            with self._manager.lock:
+                lives = list(self._requests.by_number.values())
+                asks = [self._ask(live) for live in lives]
+        except Exception as error:
+            self._agreement.fail(error)
         try:
-            bodies = self._agreement.round(asks, begin)
+            self._settle(lives, self._agreement.round(asks, lambda lengths: self._begin_all(lives, lengths)))
         except BaseException:
             for live in list(self._held):
                 self._give_back(live)
-            self.withheld = {work.live for work in self._requests.granted}
             raise
-        self._settle(lives, bodies)
 
     # ---- before the vote --------------------------------------------------------------------------------------------
 
@@ -111,7 +103,7 @@ class RankTurns(Turns):
         state = self._requests.state(live)
         name = "absent" if state is None else state.name.lower()
         waits = state is QueuedState.WAITING
-        also = f"{live.number} {name} {live.tokens} {live.lacked} {live.owner}".encode()
+        also = f"{live.number} {name} {live.tokens} {live.computed} {live.lacked} {live.owner}".encode()
         return Ask(live.keys, live.tokens if waits else None, waits, also)
 
     def _begin_all(self, lives: list[Live], lengths: tuple[int, ...]) -> bytes:

@@ -7,12 +7,14 @@ lost its row waits anew, from its tokens.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .admission import Admission
+from .agreement import Agreement
 from .answers import Reason
 from .errors import Refused
 from .generated.queued import QueuedState
@@ -37,7 +39,7 @@ class RunningRows:
         clock: the time.
         changed: called when there may be new turns.
         lock: see above.
-        vote: whether all ranks say yes to what this one says; alone, that is what it says.
+        agreement: with other ranks, which step the same rows; None where there are none.
 
     Attributes:
         lock: that one; taken by whoever ends a row.
@@ -55,13 +57,13 @@ class RunningRows:
         clock: Callable[[], float],
         changed: Callable[[], None],
         lock: AbstractContextManager[Any],
-        vote: Callable[[bool], bool] = bool,
+        agreement: Agreement | None = None,
     ) -> None:
         self.lock = lock
         self.short: list[Live] = []
         self.stops = False
         self.alone: bool | None = None
-        self._vote = vote
+        self._agreement = agreement
         self._manager, self._admission, self._requests = manager, admission, requests
         self._chunk, self._clock, self._changed = chunk, clock, changed
 
@@ -121,16 +123,13 @@ class RunningRows:
             with self.lock:
                 stepping = self._decoding([live for live in stepping if live not in gone])
                 self._check_given(stepping, given)
-                wrong: Refused | None = None
-                try:
-                    self._manager.requests.step(_rows(live for live in stepping if not live.ahead), done=done)
-                except Refused as error:
-                    if error.refusal not in (*FOR_ROOM, Reason.CAPACITY):
-                        raise
-                    wrong = error
+                rows = _rows(live for live in stepping if not live.ahead)
+                wrong = self._refused(functools.partial(self._manager.requests.step, rows, done=done))
+                if wrong is not None and wrong.refusal not in (*FOR_ROOM, Reason.CAPACITY):
+                    self._fail(wrong)
                 for live in stepping if wrong is None else ():
                     live.ahead = 1
-                if self._vote(wrong is None):
+                if self._everywhere(wrong is None):
                     for live in stepping:
                         live.ahead = 0
                     return self._grown(stepping, given, gone)
@@ -144,14 +143,15 @@ class RunningRows:
         with self.lock:
             gone = self.notice(lives)
             stepping = self._decoding([live for live in lives if live not in gone])
-            wrong: Refused | None = None
+            counts = [wanted[live] for live in stepping]
+            wrong = self._refused(functools.partial(self._manager.requests.propose, _rows(stepping), counts))
+            agreed = False
             try:
-                self._manager.requests.propose(_rows(stepping), [wanted[live] for live in stepping])
-            except Refused as error:
-                wrong = error
-            if not self._vote(wrong is None):
-                if wrong is None:
+                agreed = self._everywhere(wrong is None)
+            finally:
+                if wrong is None and not agreed:
                     self._manager.requests.reject(_rows(stepping))
+            if not agreed:
                 raise wrong or _elsewhere("these drafts")
             return Stepped(tuple(stepping), tuple(_rows(stepping)), tuple(gone))
 
@@ -305,6 +305,28 @@ class RunningRows:
 
     def _is_alone_everywhere(self) -> bool:
         return self.is_alone() if self.alone is None else self.alone
+
+    # ---- other ranks ------------------------------------------------------------------------------------------------
+
+    def _refused(self, call: Callable[[], None]) -> Refused | None:
+        """Do something that all ranks do; returns how it was refused here."""
+        try:
+            call()
+        except Refused as refused:
+            return refused
+        except Exception as error:
+            self._fail(error)
+        return None
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raise an error of this rank, once the others, which wait for its word, have heard of it."""
+        if self._agreement is not None:
+            self._agreement.fail(error)
+        raise error
+
+    def _everywhere(self, here: bool) -> bool:
+        """Whether something went well on all ranks."""
+        return here if self._agreement is None else self._agreement.vote(here)
 
     # ---- small helpers ----------------------------------------------------------------------------------------------
 

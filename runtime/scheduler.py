@@ -149,8 +149,7 @@ class Scheduler:
         self._changed = threading.Event()
         wake = self._changed.set
         manager.watch_room(wake)
-        vote = bool if agreement is None else agreement.vote
-        self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock(), vote)
+        self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock(), agreement)
         self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
         self._rebuilds = KeyRebuilds(manager, self.admission, self._requests, chunk, clock, wake)
         given = (

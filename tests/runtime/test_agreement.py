@@ -560,3 +560,62 @@ def test_keys_are_no_asks_and_the_step_is_still_to_come() -> None:
     with pytest.raises(TypeError, match=r"a step of Keys; give an Ask for each request, such as Ask\(keys\)"):
         agreement.step([keys])  # type: ignore[list-item]
     assert agreement.step([Ask(keys)]) is not None and nothing_held([manager])
+
+
+# ---- rounds and votes, of schedulers --------------------------------------------------------------------------------
+
+
+def test_a_round_tells_all_what_came_of_the_agreed_lengths_and_leases_nothing() -> None:
+    managers = [filled(cuts) for cuts in ([3, 5], [3, 8])]
+
+    def part(rank: int, agreement: Agreement) -> Any:
+        keys, seen = agreement.manager.keys(PROMPT), []
+
+        def begin(lengths: tuple[int, ...]) -> bytes:
+            seen.append((lengths, len(agreement.manager.receipts)))
+            return bytes([10 + rank, len(lengths)])
+
+        said = agreement.round([Ask(keys), Ask(keys, A + 1), Ask(keys, admit=rank == 0)], begin)
+        nobody = agreement.round([], lambda lengths: b"")
+        return seen, said, nobody, agreement.exchanges
+
+    expected = [((3 * A, 0, 0), 0)], [bytes([10, 3]), bytes([11, 3])], [b"", b""], 4
+    assert together(managers, part) == [expected, expected]
+
+
+def test_a_vote_passes_where_all_say_yes() -> None:
+    def part(rank: int, agreement: Agreement) -> list[bool]:
+        return [agreement.vote(True), agreement.vote(rank != 1), agreement.vote(False)]
+
+    assert together([filled([]) for _ in range(3)], part) == [[True, False, False]] * 3
+
+
+def test_ranks_that_say_more_or_less_in_a_round_have_parted() -> None:
+    found = together(
+        [filled([]) for _ in range(2)], lambda rank, agreement: agreement.round([], lambda lengths: bytes(rank))
+    )
+    assert [str(one) for one in found] == ["ranks differ in how much they say: rank 0: 0 bytes; rank 1: 1 bytes"] * 2
+
+
+@pytest.mark.parametrize("other", ["round", "vote"])
+def test_a_rank_that_can_not_begin_a_step_tells_the_others_which_go_on(other: str) -> None:
+    def part(rank: int, agreement: Agreement) -> Any:
+        with pytest.raises(OSError if rank == 1 else RankFailed, match="no memory"):
+            if rank == 1:
+                agreement.fail(OSError("no memory"))
+            elif other == "round":
+                agreement.round([Ask(agreement.manager.keys(PROMPT))], lambda lengths: b"")
+            else:
+                agreement.vote(True)
+        return agreement.vote(True)
+
+    assert together([filled([]) for _ in range(3)], part) == [True] * 3
+
+
+def test_what_must_be_the_same_of_a_request_is_compared() -> None:
+    def part(rank: int, agreement: Agreement) -> Any:
+        keys = agreement.manager.keys(PROMPT)
+        return agreement.step([Ask(keys), Ask(keys, also=b"running" if rank else b"waiting")])
+
+    found = together([filled([]) for _ in range(2)], part)
+    assert all(isinstance(one, RanksDiverged) and "request 1 of step 0" in str(one) for one in found), found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvfsm.runtime.agreement import Agreement
-from kvfsm.runtime.errors import KvfsmError, RankLost, RanksDiverged, Refused
+from kvfsm.runtime.errors import KvfsmError, RankFailed, RankLost, RanksDiverged, Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.ranks import Group, LocalGroup
@@ -440,6 +440,70 @@ def test_a_rank_that_fails_is_heard_of_and_the_next_round_goes_on(monkeypatch: p
     other = "RankFailed: rank 1 gave the step up: OSError: the store has gone"
     assert good(together(ranks, part)) == [other, "OSError: the store has gone", other]
     assert [rank.log for rank in ranks] == [[[(1, 0, 20, True)]]] * 3
+
+
+def test_a_rank_that_is_poisoned_says_so() -> None:
+    ranks = ranks_of([make(12, LLAMA) for _ in range(2)])
+
+    def part(rank: Rank) -> str:
+        rank.submit(prompt(1, 20))
+        if rank.number == 1:
+            rank.manager.lock.poison("S3", "a test", "planted")
+        with pytest.raises(KvfsmError) as told:
+            rank.schedule()
+        return f"{type(told.value).__name__}: {told.value}"
+
+    first, second = good(together(ranks, part))
+    assert first.startswith("RankFailed: rank 1 gave the step up: Poisoned: S3 broke in a test: planted")
+    assert second.startswith("Poisoned: S3 broke in a test: planted")
+    assert ranks[0].scheduler.report().states == {"waiting": 1} and ranks[0].manager.audit().ok
+
+
+@pytest.mark.parametrize("call", ["step", "propose"])
+def test_a_rank_that_fails_at_a_token_is_heard_of(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = ranks_of([make(12, LLAMA) for _ in range(2)])
+
+    def gone(*arguments: Any, **options: Any) -> None:
+        raise OSError("the device has gone")
+
+    monkeypatch.setattr(ranks[1].manager.requests, call, gone)
+
+    def part(rank: Rank) -> int:
+        (live,) = rank.submit(prompt(1, 20))
+        rank.schedule()
+        with pytest.raises(OSError if rank.number == 1 else RankFailed, match="the device has gone"):
+            rank.scheduler.decode([live]) if call == "step" else rank.scheduler.propose([live], 1)
+        assert not rank.manager.requests.drafts.any()
+        rank.schedule()
+        rank.scheduler.finish(live)
+        return live.tokens
+
+    assert good(together(ranks, part)) == [20, 20]
+    assert all(leaks(rank.scheduler) == [] for rank in ranks)
+
+
+def test_a_rank_that_fails_when_all_have_agreed_holds_nothing_and_has_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory can't be copied. The others have begun by then, so they can't go on together."""
+    ranks = ranks_of([kept(make(40), [3], LONG) for _ in range(2)])
+
+    def gone(*arguments: Any) -> None:
+        raise OSError("the memory has gone")
+
+    monkeypatch.setattr(ranks[1].manager.backend, "gather", gone)
+
+    def part(rank: Rank) -> None:
+        rank.submit(LONG, prompt(2, 20))
+        if rank.number == 1:
+            with pytest.raises(OSError, match="the memory has gone"):
+                rank.schedule()
+            assert not rank.manager.reservations and not rank.manager.receipts and rank.manager.audit().ok
+        else:
+            rank.schedule()
+        rank.schedule()
+
+    found = together(ranks, part)
+    assert all(isinstance(one, RanksDiverged) for one in found), found
+    assert "request 0 of step 1" in str(found[0])
 
 
 def test_an_agreement_is_over_the_schedulers_manager() -> None:
