@@ -249,8 +249,8 @@ def _entries(compressor: Compressor, windows: Windows[Arrays], found: npt.NDArra
             shrink = exp(difference(before, base))
             weights, sums = product(weights, shrink), product(sums, shrink)
         for n in eight:
-            weight = exp(difference(gate[:, n], base))
             there = is_there[:, n, None]
+            weight = exp(np.where(there, difference(gate[:, n], base), np.float32(0)))
             weights = np.where(there, total(weights, weight), weights)
             sums = np.where(there, total(sums, product(weight, kv[:, n])), sums)
     return canonical(_turned(compressor, windows, found, _normed(compressor, windows, quotient(sums, weights))))

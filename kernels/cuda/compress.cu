@@ -161,8 +161,8 @@ __device__ __forceinline__ Four pooled(const Windows& w, const Entry& entry, kv_
 }
 
 // Divides by the root mean square over the whole block, and scales. Threads without channels bring nothing to the sum.
-__device__ __forceinline__ Four normed(const Windows& w, kv_u32 channel, const Four& values) {
-  __shared__ float warps[kThreads / kWarpLanes];
+// `warps` is shared memory, a number for each warp.
+__device__ __forceinline__ Four normed(const Windows& w, kv_u32 channel, const Four& values, float* warps) {
   const bool has_channels = channel < w.elements;
   float square = 0.0f;
   if (has_channels) {
@@ -200,11 +200,11 @@ __device__ __forceinline__ Four turned(const Windows& w, kv_u32 channel, kv_u32 
 }
 
 // The whole of it; all threads of the block must call.
-__device__ __forceinline__ Four compressed(const Windows& w, const Entry& entry) {
+__device__ __forceinline__ Four compressed(const Windows& w, const Entry& entry, float* warps) {
   const kv_u32 channel = threadIdx.x * kChannels;
   Four values = {{0.0f, 0.0f, 0.0f, 0.0f}};
   if (channel < w.elements) values = pooled(w, entry, channel);
-  return turned(w, channel, entry.position, normed(w, channel, values));
+  return turned(w, channel, entry.position, normed(w, channel, values, warps));
 }
 
 __device__ __forceinline__ kv_u32 codes_of(const Four& values, float scale) {
@@ -249,6 +249,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
     float* out,         // [most, elements]
     kv_u8* refusals) {  // [most]
   __shared__ Entry entry;
+  __shared__ float warps[kThreads / kWarpLanes];
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
                      elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
@@ -263,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
   }
   __syncthreads();
   if (entry.is_there == 0) return;
-  const Four values = compressed(w, entry);
+  const Four values = compressed(w, entry, warps);
   const kv_u32 channel = threadIdx.x * kChannels;
   if (channel >= elements) return;
   kv_store16(out + (kv_u64)n * elements + channel,
@@ -342,6 +343,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
     const kv_u32* expected,
     kv_u8* refusals) {
   __shared__ Target target;
+  __shared__ float warps[kThreads / kWarpLanes];
   __shared__ kv_u32 exponents[kV4ScaleBytes];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
@@ -350,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
   if (threadIdx.x == 0) target = find_target(w, check, live, most, arena, stride, slots, ids, rows, page_rows);
   __syncthreads();  // writes of all come after that thread's acquire
   if (target.page == nullptr) return;
-  const Four values = compressed(w, target.entry);
+  const Four values = compressed(w, target.entry, warps);
   const kv_u32 channel = threadIdx.x * kChannels;
   kv_u8* const data = target.page + (kv_u64)target.row * kV4DataBytes;
   const kv_u32 exponent = kv_ue8m0(kv_scale(kv_greatest(peak_of(values), kV4GroupThreads), least_peak));
@@ -409,6 +411,7 @@ extern "C" __global__ void __launch_bounds__(kKeyThreads) kv_compress_index_key(
     const kv_u32* expected,
     kv_u8* refusals) {
   __shared__ Target target;
+  __shared__ float warps[kKeyThreads / kWarpLanes];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
@@ -416,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(kKeyThreads) kv_compress_index_key(
   if (threadIdx.x == 0) target = find_target(w, check, live, most, arena, stride, slots, ids, rows, page_rows);
   __syncthreads();  // writes of all come after that thread's acquire
   if (target.page == nullptr) return;
-  const Four values = compressed(w, target.entry);
+  const Four values = compressed(w, target.entry, warps);
   float scale = kv_scale(kv_greatest(peak_of(values), kKeyThreads), least_peak);
   if (power_of_two != 0) scale = kv_from_ue8m0(kv_ue8m0(scale));
   *(kv_u32*)(target.page + (kv_u64)target.row * kKeyElements + threadIdx.x * kChannels) = codes_of(values, scale);

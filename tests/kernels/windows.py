@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from kvfsm.kernels.compress import CARRY, NOTHING, ROWS, Compressor, Windows
-from kvfsm.kernels.launch import Launcher, Pointer
 
 CSA = Compressor(512, 4, True, 64, 1e-6, rows_folded=False)
 HCA = Compressor(512, 128, False, 64, 1e-6, rows_folded=True)
@@ -54,13 +52,3 @@ def windows_of(compressor: Compressor, seed: int, entries: int, stride: int = 0)
         carry_count=carry_count,
         carry_stride=carry_stride,
     )
-
-
-def uploaded(launcher: Launcher, windows: Windows[Any]) -> tuple[Windows[Pointer], list[Any]]:
-    """The same in a launcher's memory; the buffers must be kept alive."""
-    buffers = {
-        field.name: launcher.upload(array)
-        for field in fields(windows)
-        if isinstance(array := getattr(windows, field.name), np.ndarray)
-    }
-    return replace(windows, **{name: buffer.pointer for name, buffer in buffers.items()}), list(buffers.values())
