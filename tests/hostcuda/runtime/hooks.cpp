@@ -26,6 +26,11 @@ uint4 kv_host::checked_load16_relaxed(const void* address) {
   return load16(address);
 }
 
+void kv_host::checked_store16_relaxed(void* address, uint4 value) {
+  atomic(address, 16, kNo, kWrites, CODE);
+  store16(address, value);
+}
+
 extern "C" {
 
 void __tsan_init() {}

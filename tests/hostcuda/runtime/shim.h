@@ -135,6 +135,23 @@ inline __attribute__((always_inline)) uint4 load16_relaxed(const void* address) 
 #endif
 }
 
+void checked_store16_relaxed(void* address, uint4 value);
+
+inline __attribute__((always_inline)) void store16_relaxed(void* address, uint4 value) {
+#if defined(KV_HOST_THREADS)
+  unsigned* const words = (unsigned*)address;
+  __atomic_store_n(words, value.x, __ATOMIC_RELAXED);
+  __atomic_store_n(words + 1, value.y, __ATOMIC_RELAXED);
+  __atomic_store_n(words + 2, value.z, __ATOMIC_RELAXED);
+  __atomic_store_n(words + 3, value.w, __ATOMIC_RELAXED);
+#elif defined(__SANITIZE_THREAD__)
+  checked_store16_relaxed(address, value);
+#else
+  before_atomic();
+  store16(address, value);
+#endif
+}
+
 template <class To, class From>
 inline __attribute__((always_inline)) To bits(From value) {
   static_assert(sizeof(To) == sizeof(From), "bits keep their number");
