@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,13 +85,20 @@ class CupyLauncher:
     Args:
         device: its number.
         kernels: to compile and load now; all there are by default. Others can't be launched.
+        sources: what is compiled for a kernel.
 
     Raises:
         NoDevice: CuPy is missing, or there is no CUDA device.
     """
 
-    def __init__(self, device: int = 0, kernels: Iterable[Kernel] | None = None) -> None:
+    def __init__(
+        self,
+        device: int = 0,
+        kernels: Iterable[Kernel] | None = None,
+        sources: Callable[[Kernel], str] = source_of,
+    ) -> None:
         self._cupy = _cupy()
+        self._sources = sources
         self.device = device
         self._device = self._cupy.cuda.Device(device)
         self._modules: dict[str, Any] = {}  # by source text; never emptied, as a graph may hold what is in them
@@ -173,7 +180,7 @@ class CupyLauncher:
                 yield
 
     def _load(self, kernel: Kernel) -> None:
-        source = source_of(kernel)
+        source = self._sources(kernel)
         if source not in self._modules:
             self._modules[source] = self._cupy.RawModule(code=source, options=OPTIONS)
         function = self._modules[source].get_function(kernel.symbol)

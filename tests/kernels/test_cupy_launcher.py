@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from kvfsm.kernels import cupy_launcher
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.cupy_launcher import CupyLauncher, NoDevice, typed
 from kvfsm.kernels.launch import SCALARS, Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, Value
@@ -161,9 +161,8 @@ VALUES = (Pointer(2**47, 64), None, 255, 65535, 2**32 - 1, 2**64 - 1, -(2**31), 
 
 
 @pytest.fixture
-def launcher(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> CupyLauncher:
-    monkeypatch.setattr(cupy_launcher, "source_of", lambda kernel: f"// {kernel.file}")
-    return CupyLauncher(1, [TOY])
+def launcher(recorder: Recorder) -> CupyLauncher:
+    return CupyLauncher(1, [TOY], lambda kernel: f"// {kernel.file}")
 
 
 def test_numbers_keep_their_value_and_width(recorder: Recorder, launcher: CupyLauncher) -> None:
@@ -308,3 +307,73 @@ def test_nothing_imports_cupy_before_a_launcher_is_made() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "False"]
+
+
+# -- Memory and marks, with arrays of NumPy in place of CuPy's ---------------------------------------------------------
+
+
+class FakeArray(np.ndarray[Any, Any]):
+    """As much of a CuPy array as buffers ask."""
+
+    def get(self) -> npt.NDArray[Any]:
+        return np.array(self)
+
+    def set(self, array: npt.NDArray[Any]) -> None:
+        self[...] = array
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+
+class Event:
+    def __init__(self, disable_timing: bool = False) -> None:
+        assert disable_timing
+        self.done = False
+        self.recorded = 0
+
+    def record(self) -> None:
+        self.recorded += 1
+
+
+@pytest.fixture
+def device(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Memory and events, too."""
+    monkeypatch.setattr(cupy, "asarray", lambda array: np.array(array).view(FakeArray))
+    monkeypatch.setattr(cupy, "empty", lambda shape, dtype: np.empty(shape, dtype).view(FakeArray))
+    monkeypatch.setattr(cupy.cuda, "Event", Event)
+    waiting = types.SimpleNamespace(wait_event=lambda event: recorder.did.append(f"wait {event.recorded}"))
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: waiting)
+    return recorder
+
+
+def test_a_buffer_holds_what_is_written(device: Recorder, launcher: CupyLauncher) -> None:
+    given = np.arange(12, dtype=np.uint32).reshape(6, 2)
+    buffer = launcher.upload(given)
+    assert buffer.pointer == Pointer(buffer.array.ctypes.data, 48)
+    assert buffer.download().tolist() == given.tolist()
+    buffer.write(given[:2] + np.uint32(100))
+    assert buffer.download(3).tolist() == [[100, 101], [102, 103], [4, 5]]
+    empty = launcher.empty((3,), np.float32)
+    assert empty.pointer.bytes == 12 and empty.download().dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros((7, 2), np.uint32), np.zeros((6, 3), np.uint32), np.zeros((6, 2), np.int32), np.zeros(6, np.uint32)],
+)
+def test_what_a_buffer_can_not_hold_is_refused(
+    device: Recorder, launcher: CupyLauncher, wrong: npt.NDArray[Any]
+) -> None:
+    buffer = launcher.upload(np.zeros((6, 2), np.uint32))
+    with pytest.raises(LaunchRefused, match=r"fix: write an array like it, or a shorter one"):
+        buffer.write(wrong)
+
+
+def test_a_mark_ends_with_what_was_launched_before_it(device: Recorder, launcher: CupyLauncher) -> None:
+    mark = launcher.mark()
+    assert not mark.ended() and mark.event.recorded == 1
+    launcher.wait(mark)
+    assert device.did[-1] == "wait 1"
+    mark.event.done = True
+    assert mark.ended()
