@@ -10,30 +10,15 @@ so that nothing has to be declared. ``canonical.py`` picks a representative of e
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 
-from ..language.expressions import (
-    Arithmetic,
-    Choice,
-    Compare,
-    Expr,
-    Extreme,
-    Logic,
-    Member,
-    Name,
-    Not,
-    Number,
-    Remote,
-    Truth,
-)
+from ..language.expressions import Expr, Name, Number, Remote
 from ..language.protocol import Protocol, slots_in
-from ..language.trees import names_in
 from .dead import dead_steps, ends_at
-from .folding import FALSE, TRUE, conjuncts, required, with_values
+from .folding import FALSE, TRUE
+from .sayings import Exchange, Saying, Sayings
 from .system import Claim, Command, System
 
 
@@ -182,11 +167,11 @@ class _Search:
 
     def computed(self, pointers: tuple[Pointer, ...]) -> str | None:
         """A local that names a slot by something else than a choice, a literal, or what another such local names."""
-        names = {pointer.cell for pointer in pointers}
+        greatest = self._greatest(pointers)
         for command in self.system.commands:
-            for facts in self._facts(command, pointers):
-                for name, value in facts.updates:
-                    if name in names and not isinstance(value, Number):
+            for fact in self._done(command, pointers).facts(greatest):
+                for name, value in fact.updates:
+                    if name in greatest and not isinstance(value, Number):
                         return name
         return None
 
@@ -194,16 +179,13 @@ class _Search:
         self, instances: tuple[str, ...], pointers: tuple[Pointer, ...], claims: tuple[Claim, ...] = ()
     ) -> list[tuple[int, ...]]:
         """Classes of two slots or more that no command tells apart, nor any of some claims."""
-        slots = self.protocol.instance(instances[0]).slots
-        facts = [self._facts(command, pointers) for command in self.system.commands]
-        for claim in claims:
-            named = ((claim.name, TRUE),)  # so that a claim is never taken for another, or for a command
-            facts.append([_Fact(fact.values, fact.holds, named) for fact in self._said(claim, pointers)])
-        plain = _keys(facts, {}, {}, {})
+        done = (self._done(command, pointers) for command in self.system.commands)
+        asked = (saying for claim in claims for saying in _asked(claim))
+        sayings = Sayings(itertools.chain(done, asked), self._greatest(pointers))
         classes: list[list[int]] = []
-        for slot in range(slots):
+        for slot in range(self.protocol.instance(instances[0]).slots):
             for members in classes:
-                if _keys(facts, *self._swapped(instances, pointers, members[0], slot)) == plain:
+                if sayings.unchanged_by(self._swapped(instances, members[0], slot)):
                     members.append(slot)
                     break
             else:
@@ -216,130 +198,38 @@ class _Search:
         """Names of the claims that do not say the same after slots are renumbered."""
         found = []
         for claim in self.system.claims:
-            facts = [self._said(claim, pointers)]
-            plain = _keys(facts, {}, {}, {})
-            swaps = (self._swapped(instances, pointers, numbers[0], other) for other in numbers[1:])
-            if any(_keys(facts, *swap) != plain for swap in swaps):
+            sayings = Sayings(_asked(claim), self._greatest(pointers))
+            swaps = (self._swapped(instances, numbers[0], other) for other in numbers[1:])
+            if not all(map(sayings.unchanged_by, swaps)):
                 found.append(claim.name)
         return found
 
-    def _swapped(
-        self, instances: tuple[str, ...], pointers: tuple[Pointer, ...], one: int, other: int
-    ) -> tuple[dict[str, str], dict[str, None], dict[int, int]]:
-        """New names of cells, the cells that hold slot numbers, and new slot numbers."""
+    def _swapped(self, instances: tuple[str, ...], one: int, other: int) -> Exchange:
+        """Two slots of each of some instances, exchanged."""
         numbers = {one: other, other: one}
         cells = {
             cell.name: f"{cell.owner}[{numbers[cell.number]}].{cell.field}"
             for cell in self.system.cells
             if cell.is_slot and cell.owner in instances and cell.number in numbers
         }
-        return cells, dict.fromkeys(pointer.cell for pointer in pointers), numbers
+        return Exchange(cells, numbers)
 
-    def _facts(self, command: Command, pointers: tuple[Pointer, ...]) -> list[_Fact]:
-        """A command for every value of the locals that name slots and that it reads."""
-        names = {pointer.cell: pointer for pointer in pointers}
-        found = []
-        known = dict(required(command.guard))
-        for values in self._values([*command.guard, *(value for _, value in command.updates)], names, known):
-            guard = [with_values(expr, values) for expr in command.guard]
-            if FALSE in guard:
-                continue
-            updates = []
-            for name, value in command.updates:
-                pointer = names.get(name)
-                if pointer is None or self._end(command, pointer) not in pointer.dead:
-                    updates.append((name, with_values(value, values)))
-            fixed = {expr: None for part in guard for expr in conjuncts(part)}
-            found.append(_Fact(tuple(values.items()), tuple(fixed), tuple(updates)))
-        return found
+    def _greatest(self, pointers: tuple[Pointer, ...]) -> dict[str, int]:
+        """For each pointer's cell the greatest number that it can hold."""
+        return {pointer.cell: self.system.cell(pointer.cell).high for pointer in pointers}
 
-    def _end(self, command: Command, pointer: Pointer) -> int:
-        return 0 if pointer.at is None else ends_at(command, pointer.at)
-
-    def _said(self, claim: Claim, pointers: tuple[Pointer, ...]) -> list[_Fact]:
-        names = {pointer.cell: pointer for pointer in pointers}
-        neutral = FALSE if claim.kind == "sometimes" else TRUE
-        return [
-            _Fact(tuple(values.items()), (said,), ())
-            for expr in claim.exprs
-            for values in self._values([expr], names)
-            if (said := with_values(expr, values)) != neutral
-        ]
-
-    def _values(
-        self, exprs: Iterable[Expr], names: Mapping[str, Pointer], known: Mapping[str, int] = MappingProxyType({})
-    ) -> Iterator[dict[str, int]]:
-        read = dict.fromkeys(name.name for expr in exprs for name in names_in(expr) if name.name in names)
-        ranges = ((known[name],) if name in known else range(self.system.cell(name).high + 1) for name in read)
-        for values in itertools.product(*ranges):
-            yield dict(zip(read, values, strict=True))
+    def _done(self, command: Command, pointers: tuple[Pointer, ...]) -> Saying:
+        """What a command does, but for the pointers that are dead where it ends."""
+        dead = {
+            pointer.cell
+            for pointer in pointers
+            if (0 if pointer.at is None else ends_at(command, pointer.at)) in pointer.dead
+        }
+        updates = tuple((name, value) for name, value in command.updates if name not in dead)
+        return Saying("", FALSE, command.guard, updates)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    """What a command or a claim says for given slot numbers."""
-
-    values: tuple[tuple[str, int], ...]
-    holds: tuple[Expr, ...]
-    updates: tuple[tuple[str, Expr], ...]
-
-
-def _keys(
-    facts: Iterable[Iterable[_Fact]], cells: Mapping[str, str], pointers: Mapping[str, None], numbers: Mapping[int, int]
-) -> frozenset[object]:
-    """Facts as a set that can be compared, after renaming cells and renumbering slots."""
-
-    def value(name: str, expr: Expr) -> object:
-        if name in pointers:
-            # Numbers of slots are copied from choices and from other locals; one that is computed is like no other.
-            return numbers.get(expr.value, expr.value) if isinstance(expr, Number) else object()
-        return _key(expr, cells)
-
-    return frozenset(
-        (
-            frozenset((name, numbers.get(number, number)) for name, number in fact.values),
-            frozenset(_key(expr, cells) for expr in fact.holds),
-            frozenset((cells.get(name, name), value(name, expr)) for name, expr in fact.updates),
-        )
-        for each in facts
-        for fact in each
-    )
-
-
-def _key(expr: Expr, cells: Mapping[str, str]) -> object:
-    """An expression as nested tuples, equal for expressions that differ in the order of their operands only."""
-
-    def inner(part: Expr) -> object:
-        return _key(part, cells)
-
-    match expr:
-        case Number(value) | Truth(value):
-            return value
-        case Name(name=name):
-            return cells.get(name, name)
-        case Not(operand):
-            return ("not", inner(operand))
-        case Logic(op, operands) | Extreme(op, operands):
-            return (op, frozenset(map(inner, operands)))
-        case Compare("==" | "!=" as op, left, right):
-            return (op, frozenset((inner(left), inner(right))))
-        case Compare("<" | "<=" | ">" | ">=" as op, left, right):
-            return (op, inner(left), inner(right)) if op[0] == "<" else ("<" + op[1:], inner(right), inner(left))
-        case Arithmetic("+"):
-            return ("+", frozenset(Counter(map(inner, _summands(expr))).items()))
-        case Arithmetic(op, left, right):
-            return (op, inner(left), inner(right))
-        case Member(item, options, negated):
-            return ("in", inner(item), frozenset(map(inner, options)), negated)
-        case Choice(condition, then, otherwise):
-            return ("if", inner(condition), inner(then), inner(otherwise))
-    raise AssertionError(f"no such node in a system: {expr}")
-
-
-def _summands(expr: Expr) -> Iterator[Expr]:
-    match expr:
-        case Arithmetic("+", left, right):
-            yield from _summands(left)
-            yield from _summands(right)
-        case _:
-            yield expr
+def _asked(claim: Claim) -> Iterator[Saying]:
+    """What a claim asks, one saying for each of its conditions."""
+    void = FALSE if claim.kind == "sometimes" else TRUE
+    return (Saying(claim.name, void, (expr,)) for expr in claim.exprs)
