@@ -7,7 +7,7 @@ constexpr kv_u32 kPerLane = 8;          // kernels/packed.py: PER_LANE
 constexpr kv_u32 kRun = 4;              // kernels/packed.py: RUN
 constexpr kv_u32 kAlignment = 32;       // kernels/packed.py: ALIGNMENT
 constexpr kv_u32 kBlocksAtOnce = 32;    // kernels/packed.py: BLOCKS_AT_ONCE
-constexpr float kLeastPeak = 5.2663544e-36f;  // kernels/fp8.py: LEAST_PEAK, 448 * 2^-126
+constexpr float kLeastPeak = 0x1.cp-118f;  // kernels/fp8.py: LEAST_PEAK, 448 * 2^-126
 static_assert(kBlocksAtOnce % kWarps == 0, "every warp has as many blocks");
 static_assert(kPerLane == 8 && kRun == 4, "eight bits of eight elements fill a number of 64 bits");
 
