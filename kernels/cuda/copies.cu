@@ -37,18 +37,34 @@ __device__ __forceinline__ kv_u32 look_again(const KvCheck& check, kv_u32 entry,
   return __shfl_sync(kWholeWarp, code, 0);
 }
 
-// Copies `bytes` bytes, a multiple of 16 between multiples of 16.
+template <bool kToSlots>
+__device__ __forceinline__ kv_vec16 load16(const kv_u8* from, kv_u32 at) {
+  return kToSlots ? kv_load16(from + 16ULL * at) : kv_load16_relaxed(from + 16ULL * at);
+}
+
+template <bool kToSlots>
+__device__ __forceinline__ void store16(kv_u8* to, kv_u32 at, kv_vec16 value) {
+  if (kToSlots) {
+    kv_store16_relaxed(to + 16ULL * at, value);
+  } else {
+    kv_store16(to + 16ULL * at, value);
+  }
+}
+
+// Copies `bytes` bytes, a multiple of 16 between multiples of 16. Slots are on one side of it, so others may be writing
+// what is read, and, with kToSlots, reading what is written.
+template <bool kToSlots>
 __device__ __forceinline__ void copy16(kv_u8* to, const kv_u8* from, kv_u32 bytes) {
   const kv_u32 end = bytes / 16;
   kv_u32 at = kv_lane();
   for (; at + (kInFlight - 1) * kWarpLanes < end; at += kInFlight * kWarpLanes) {
     kv_vec16 held[kInFlight];
 #pragma unroll
-    for (kv_u32 k = 0; k < kInFlight; ++k) held[k] = kv_load16_relaxed(from + 16ULL * (at + k * kWarpLanes));
+    for (kv_u32 k = 0; k < kInFlight; ++k) held[k] = load16<kToSlots>(from, at + k * kWarpLanes);
 #pragma unroll
-    for (kv_u32 k = 0; k < kInFlight; ++k) kv_store16(to + 16ULL * (at + k * kWarpLanes), held[k]);
+    for (kv_u32 k = 0; k < kInFlight; ++k) store16<kToSlots>(to, at + k * kWarpLanes, held[k]);
   }
-  for (; at < end; at += kWarpLanes) kv_store16(to + 16ULL * at, kv_load16_relaxed(from + 16ULL * at));
+  for (; at < end; at += kWarpLanes) store16<kToSlots>(to, at, load16<kToSlots>(from, at));
 }
 
 // The same for multiples of 4: rows of scales.
@@ -57,9 +73,10 @@ __device__ __forceinline__ void copy4(kv_u8* to, const kv_u8* from, kv_u32 bytes
     ((kv_u32*)to)[at] = kv_load4_relaxed((const kv_u32*)from + at);
 }
 
+template <bool kToSlots>
 __device__ __forceinline__ void fill16(kv_u8* to, kv_u32 bytes, kv_u32 pattern) {
   const kv_vec16 value = make_uint4(pattern, pattern, pattern, pattern);
-  for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes) kv_store16(to + 16ULL * at, value);
+  for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes) store16<kToSlots>(to, at, value);
 }
 
 __device__ __forceinline__ void clear4(kv_u8* to, kv_u32 bytes) {
@@ -100,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather(
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
   kv_u8* const to = out + (kv_u64)strip.item * bytes + strip.begin;
-  copy16(to, arena + (kv_u64)slot * stride + strip.begin, strip.bytes);
-  if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16(to, strip.bytes, 0);
+  copy16<false>(to, arena + (kv_u64)slot * stride + strip.begin, strip.bytes);
+  if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16<false>(to, strip.bytes, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_scatter(
@@ -123,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_scatter(
   if (strip.item >= in_use(live, most)) return;
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
-  copy16(arena + (kv_u64)slot * stride + strip.begin, data + (kv_u64)strip.item * bytes + strip.begin, strip.bytes);
+  kv_u8* const to = arena + (kv_u64)slot * stride + strip.begin;
+  copy16<true>(to, data + (kv_u64)strip.item * bytes + strip.begin, strip.bytes);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_scrub(
@@ -145,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_scrub(
   if (strip.item >= in_use(live, most)) return;
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
-  fill16(arena + (kv_u64)slot * stride + strip.begin, strip.bytes, pattern);
+  fill16<true>(arena + (kv_u64)slot * stride + strip.begin, strip.bytes, pattern);
 }
 
 // Position p of a request lies in block p / block_rows, at entry block % width of its row of the table, in row
@@ -197,13 +215,13 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_window_gather(
   const kv_u32 bytes = (stop - begin) * row_bytes;
   const bool wide = row_bytes % 16 == 0;
   if (wide) {
-    copy16(to, from, bytes);
+    copy16<false>(to, from, bytes);
   } else {
     copy4(to, from, bytes);
   }
   if (look_again(check, entry, slot) == kv_refusal::kApplied) return;
   if (wide) {
-    fill16(to, bytes, 0);
+    fill16<false>(to, bytes, 0);
   } else {
     clear4(to, bytes);
   }
@@ -247,9 +265,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_indexer_gather(
   const kv_u64 at = (kv_u64)slot * stride;
   kv_u8* const to_keys = out_keys + (kv_u64)(start + begin) * key_bytes;
   kv_u8* const to_scales = out_scales + (kv_u64)(start + begin) * scale_bytes;
-  copy16(to_keys, keys + at + (kv_u64)begin * key_bytes, rows * key_bytes);
+  copy16<false>(to_keys, keys + at + (kv_u64)begin * key_bytes, rows * key_bytes);
   if (scales != nullptr) copy4(to_scales, scales + at + (kv_u64)begin * scale_bytes, rows * scale_bytes);
   if (look_again(check, entry, slot) == kv_refusal::kApplied) return;
-  fill16(to_keys, rows * key_bytes, 0);
+  fill16<false>(to_keys, rows * key_bytes, 0);
   if (scales != nullptr) clear4(to_scales, rows * scale_bytes);
 }

@@ -51,6 +51,18 @@ __device__ __forceinline__ kv_vec16 kv_load16_relaxed(const void* address) {
 #endif
 }
 
+// The other side of that: bytes which launches without pins may be reading meanwhile.
+__device__ __forceinline__ void kv_store16_relaxed(void* address, kv_vec16 value) {
+#ifdef KV_HOST
+  kv_host::store16_relaxed(address, value);
+#else
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+#endif
+}
+
 __device__ __forceinline__ kv_u32 kv_load4_relaxed(const kv_u32* address) {
 #ifdef KV_HOST
   return kv_host::load(address, __ATOMIC_RELAXED);

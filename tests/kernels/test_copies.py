@@ -290,8 +290,8 @@ def a_stride_off_16(up: Uploaded) -> LaunchPlan:
 PLANTED = {
     "a vector past the strip": (
         a_gather,
-        "for (; at < end; at += kWarpLanes) kv_store16(to",
-        "for (; at <= end; at += kWarpLanes) kv_store16(to",
+        "for (; at < end; at += kWarpLanes) store16",
+        "for (; at <= end; at += kWarpLanes) store16",
         "out_of_bounds",
     ),
     "an entry too many": (
@@ -320,8 +320,8 @@ PLANTED = {
     ),
     "a write through the arena": (
         a_gather,
-        "if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16(to, strip.bytes, 0);",
-        "fill16((kv_u8*)arena, 16, look_again(check, strip.item, slot));",
+        "if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16<false>(to, strip.bytes, 0);",
+        "fill16<false>((kv_u8*)arena, 16, look_again(check, strip.item, slot));",
         "const_write",
     ),
 }  # fmt: skip

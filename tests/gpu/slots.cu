@@ -1,0 +1,60 @@
+// A writer that takes slots anew, and a look at their generations; specs in programs.py. Behind words.cu.
+
+// One lane fires an event; all learn whether it was applied.
+__device__ __forceinline__ bool fires(kv_u64* word, kv_u32 machine, kv_u32 event, const kv_i64* arguments) {
+  kv_u32 code = kv_refusal::kApplied;
+  __syncwarp();  // what all lanes wrote comes before the release of lane 0's compare-and-swap
+  if (kv_lane() == 0) {
+    code = kv_words::change(word, [=](kv_u64 now, kv_u64* next) {
+      return kv_events::fire(machine, event, now, arguments, 1, next);
+    });
+  }
+  __syncwarp();
+  return __shfl_sync(kWholeWarp, code, 0) == kv_refusal::kApplied;
+}
+
+extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
+    kv_u32 machine,
+    const kv_u32* events,
+    const kv_i64* seal_arguments,
+    kv_u32 width,
+    kv_u64* words,
+    kv_u8* arena,
+    kv_u32 bytes,
+    kv_u32 rounds,
+    kv_u32* taken) {
+  const kv_u32 slot = blockIdx.x;
+  kv_u64* const word = words + slot;
+  kv_u8* const page = arena + (kv_u64)slot * bytes;
+  kv_i64 given[8];
+  for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
+  kv_u32 count = 0;
+  for (kv_u32 round = 0; round < rounds; ++round) {
+    if (!fires(word, machine, events[0], given)) continue;  // pinned: another time
+    if (!fires(word, machine, events[1], given)) break;     // retired
+    kv_u32 generation = 0;
+    if (kv_lane() == 0) generation = (kv_u32)kv_events::generation_of(machine, kv_load_relaxed(word));
+    generation = __shfl_sync(kWholeWarp, generation, 0);
+    const kv_u32 value = generation * 0x9E3779B1u + slot;
+    for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes)
+      kv_store16_relaxed(page + 16ULL * at, make_uint4(value, value, value, value));
+    given[0] = generation;
+    if (!fires(word, machine, events[2], given)) break;
+    ++count;
+  }
+  if (kv_lane() == 0) taken[slot] = count;
+}
+
+extern "C" __global__ void __launch_bounds__(256) kv_peek(
+    kv_u32 machine,
+    const kv_u64* words,
+    const kv_i32* ids,
+    kv_u32 count,
+    kv_u32* expected,
+    kv_i64* arguments) {
+  const kv_u32 at = blockIdx.x * 256u + threadIdx.x;
+  if (at >= count) return;
+  const kv_i64 generation = kv_events::generation_of(machine, kv_load_relaxed(words + ids[at]));
+  expected[at] = (kv_u32)generation;
+  arguments[at] = generation;
+}
