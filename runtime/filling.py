@@ -104,18 +104,13 @@ class Filler:
             keeping = core.keeping(clock, priority, ttl, fill.salt)
             core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
             core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
-            writing = manager.writes_through and not fill.lossy and ttl is None
-            if writing:
-                stored = {kind: those for kind, those in kept.items() if core.stored(kind)}
-                held = manager.storer.hold(stored)
+            writing = None
+            if manager.writes_through and not fill.lossy and ttl is None:
+                writing = manager.storer.begin(fill.digests, fill.salt, kept, fill.store_epoch, spot)
             self._end_rebuild(fill, None)
             core.trim()
-        if writing:
-            try:
-                manager.storer.write_through(fill, stored)
-            finally:
-                with manager.lock:
-                    manager.storer.unhold(held, spot.segment, fill.stop)
+        if writing is not None:
+            manager.storer.finish(writing)
 
     def abandon(self, fill: Fill, done: Done | None) -> None:
         """Give a fill up. See ``Manager.abandon``."""

@@ -47,6 +47,7 @@ class LiveRows:
         ends: where what it shares ends in the index.
         lossy: whether it goes on from lossy state or from a replay.
         epoch: in which what it goes on from was computed.
+        store_epoch: the store's when it began; a later one doesn't take what it computes. 0 without a store.
         tail: slot of its tail.
         in_tail: tokens that the tail's word accounts for.
     """
@@ -73,6 +74,7 @@ class LiveRows:
         self.ends: list[tuple[Segment, int] | None] = [None] * rows
         self.lossy = np.zeros(rows, np.bool_)
         self.epoch = np.zeros(rows, np.int64)
+        self.store_epoch = np.zeros(rows, np.int64)
         self.tail = np.full(rows, GUARD, np.int32)
         self.in_tail = np.zeros(rows, np.int64)
         self.fit()

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Plan, Reason
-from .audit import Audit, audit
 from .arena import RemoteBytes
+from .audit import Audit, audit
 from .backend import Backend, Device
 from .core import Buffers, Core
 from .errors import Refused
@@ -76,7 +76,7 @@ class Manager:
         clock: called for each use, returns growing numbers below 2**63; eviction goes by them.
         lock: makes the one lock.
         window: at which boundaries windows are kept.
-        writes: whether publishing a fill also stores it.
+        writes: whether what fills and live requests publish is stored too.
         cold: slots for packed copies of compressed KV.
         rows: live requests that ``requests`` can hold.
         copy_bytes: alignment of bases and strides that the copy instruction needs.
@@ -426,8 +426,9 @@ class Manager:
     def persist(self, keys: Keys, start: int = 0) -> int:
         """Store what memory holds of a chain from granule ``start`` on, and the store lacks; durable when it returns.
 
-        For what live requests published (the device must have written its bytes by now), what was published under
-        ``writes="none"``, or when the store failed. What is packed, or rests on a lossy form or on a replay, stays out.
+        For what live requests published while the device still wrote (it must have ended by now), what was published
+        under ``writes="none"``, or when the store failed. What is packed, or rests on a lossy form or on a replay,
+        stays out.
 
         Returns:
             The number of objects written.

@@ -40,6 +40,7 @@ from .preemption import Preempted
 from .row_publishing import RowPublisher
 from .row_slots import by_salt, take_for
 from .row_words import RowWords
+from .storing import Through
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -100,8 +101,9 @@ class RequestTable:
             self._manager.tick()
             if salt is None and receipt is not None:
                 salt = receipt.salt
+            store_epoch = self._store_epoch()
             slots = self._manager.take(need, "take", salt=salt)
-            return self._begin(tokens, slots, lease, receipt, owner, salt)
+            return self._begin(tokens, slots, lease, receipt, owner, salt, store_epoch)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
         """Slots by kind that a row of ``tokens`` tokens takes when the first ``reused`` granules are leased.
@@ -153,7 +155,7 @@ class RequestTable:
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
         if given != need:
             raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
-        return self._begin(tokens, slots, lease, receipt, owner, salt)
+        return self._begin(tokens, slots, lease, receipt, owner, salt, self._store_epoch())
 
     def extend(self, row: int, tokens: int, *, done: Done | None = None) -> None:
         """The next chunk of a prompt, whose state is written at once: slots for all of it, or nothing.
@@ -254,7 +256,9 @@ class RequestTable:
         """Let others find the row's whole granules, as far as the keys go; returns how many the row shares now.
 
         The row goes on reading them under pins; where others published the same before, it changes over to theirs.
-        Boundary kinds are published when the row ends exactly at a boundary. Drafts don't count.
+        Boundary kinds are published when the row ends exactly at a boundary. Drafts don't count. What was published is
+        stored as ``Manager.publish`` does it, if the device has ended: else its bytes may not be there, and
+        ``Manager.persist`` stores them later.
 
         Args:
             row: row number.
@@ -270,6 +274,15 @@ class RequestTable:
                 the row was admitted, or its lease taken, before a reset.
             ValueError: a row that holds no request, or more computed tokens than it has.
         """
+        shared, writing = self.publish_now(row, keys, computed, priority, ttl, done)
+        if writing is not None:
+            self._manager.storer.finish(writing)
+        return shared
+
+    def publish_now(
+        self, row: int, keys: Keys, computed: int | None, priority: int, ttl: int | None, done: Done | None
+    ) -> tuple[int, Through | None]:
+        """``publish``, and what the caller is to have stored when it holds no lock any more."""
         with self._manager.lock:
             computed = self._check_computed(row, computed)
             self._manager.core.check_keeping(priority, ttl)
@@ -299,8 +312,17 @@ class RequestTable:
             Refused: IDENTITY for keys of another model; nothing has changed then.
             ValueError: as for ``publish``.
         """
+        left, writing = self.preempt_now(row, keys, computed, done)
+        if writing is not None:
+            self._manager.storer.finish(writing)
+        return left
+
+    def preempt_now(
+        self, row: int, keys: Keys, computed: int | None, done: Done | None
+    ) -> tuple[Preempted, Through | None]:
+        """``preempt``, and what the caller is to have stored when it holds no lock any more."""
         with self._manager.lock:
-            state, refusal = self._rows, None
+            state, refusal, writing = self._rows, None, None
             computed = self._check_computed(row, computed)
             self._manager.check_keys(keys)
             done = still(done)
@@ -310,13 +332,13 @@ class RequestTable:
             rejected, published = int(state.drafts[row]), int(state.shared[row])
             try:
                 self._publisher.check_epoch(row)
-                published = self._publisher.publish(row, keys, computed, done)
+                published, writing = self._publisher.publish(row, keys, computed, done)
             except Refused as refused:
                 refusal = refused.refusal
             self._drafts.settle(row, done)
             left = Preempted(state.owners[row], computed, published, rejected, refusal)
             self._end(row, done)
-            return left
+            return left, writing
 
     def finish(self, row: int, *, done: Done | None = None) -> None:
         """End a request: what it shares is given back to the cache, what it owns is free.
@@ -576,6 +598,7 @@ class RequestTable:
         receipt: Receipt | None,
         owner: str,
         salt: bytes | None,
+        store_epoch: int,
     ) -> int:
         """``place`` after all checks: the slots become the row's, or are free."""
         state, granule = self._rows, self._granule
@@ -585,6 +608,7 @@ class RequestTable:
         state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
         state.salts[row] = receipt.salt if salt is None and receipt is not None else salt
         state.incarnation[row] += 1
+        state.store_epoch[row] = store_epoch
         state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
         state.lossy[row] = lease is not None and not lease.exact
         state.epoch[row] = self._manager.epoch if receipt is None else receipt.epoch
@@ -712,6 +736,10 @@ class RequestTable:
         if times.max(initial=0) > 1:
             twice = np.flatnonzero(times > 1).tolist()
             raise ValueError(f"rows {twice} are named more than once; name each row once")
+
+    def _store_epoch(self) -> int:
+        """Asked before anything has changed, as a store may raise; 0 without one."""
+        return 0 if self._manager.store is None else self._manager.store.epoch
 
     def _check_computed(self, row: int, computed: int | None) -> int:
         """Tokens of a row whose state is written, as its owner says; raises ValueError where it has not so many."""

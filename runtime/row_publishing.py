@@ -17,6 +17,7 @@ from .keys import Keys
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow
+from .storing import Through
 
 Copies = dict[str, tuple[Rows, npt.NDArray[np.int64]]]  # slots and their places, by kind
 
@@ -37,12 +38,12 @@ class RowPublisher:
 
     def publish(
         self, row: int, keys: Keys, computed: int, done: Done | None, priority: int = 0, ttl: int | None = None
-    ) -> int:
-        """See ``RequestTable.publish``; the row was checked."""
+    ) -> tuple[int, Through | None]:
+        """See ``RequestTable.publish``; the row was checked. With what is to be stored then, out of the lock."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
         start, stop = int(rows.shared[row]), min(computed // rows.granule, len(keys))
         if stop <= start:
-            return start
+            return start, None
         kinds = [kind for kind in rows.kinds if kind in core.paged]
         self._check_chain(keys, start, stop, kinds)
         copied = self._copy_boundary(row, keys, computed, stop)  # what can fail comes before anything has changed
@@ -84,8 +85,12 @@ class RowPublisher:
         keeping = core.keeping(manager.time, priority, ttl, keys.salt)
         core.settle(spot, kept, manager.time, keeping, start)
         core.remember(keys.digests, kept_places, keeping.until)
+        writing = None
+        if manager.writes_through and not lossy and ttl is None and done is None:  # else the bytes may not be there yet
+            stored = {kind: (slots, kept_places[kind]) for kind, slots in kept.items()}
+            writing = manager.storer.begin(keys.digests, keys.salt, stored, int(rows.store_epoch[row]), spot)
         core.trim()
-        return stop
+        return stop, writing
 
     def _tie(self, keys: Rows, expected: npt.NDArray[np.int64], versions: npt.NDArray[np.int64]) -> None:
         """The indexer's keys take the version of the KV that was kept, which may be somebody else's."""

@@ -23,6 +23,7 @@ from .lease import Done
 from .live_requests import Live, LiveRequests, Stepped, Work
 from .queues import Queue
 from .reservation import FOR_ROOM
+from .storing import Through
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -64,6 +65,7 @@ class RunningRows:
         self.stops = False
         self.alone: bool | None = None
         self._agreement = agreement
+        self._writing: list[Through] = []
         self._manager, self._admission, self._requests = manager, admission, requests
         self._chunk, self._clock, self._changed = chunk, clock, changed
 
@@ -197,7 +199,11 @@ class RunningRows:
             if self.notice([live]) or not self.runs(live) or live.row is None:
                 return 0
             # What is owed nobody has computed, and so nobody may find it.
-            return self._manager.requests.publish(live.row, live.keys, computed=live.computed, done=done)
+            requests = self._manager.requests
+            shared, writing = requests.publish_now(live.row, live.keys, live.computed, 0, None, done)
+        if writing is not None:  # a store takes its time, and who gives up waits for none
+            self._manager.storer.finish(writing)
+        return shared
 
     # ---- ends -------------------------------------------------------------------------------------------------------
 
@@ -219,11 +225,20 @@ class RunningRows:
         assert live.row is not None
         computed = live.computed
         live.seen = computed + live.owed
-        self._manager.requests.preempt(live.row, live.keys, computed=computed, done=done)
+        _, writing = self._manager.requests.preempt_now(live.row, live.keys, computed, done)
+        self._writing += [] if writing is None else [writing]
         with self._manager.lock:
             self._leave(live)
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
         self._changed()
+
+    def store(self) -> None:
+        """Have stored what was published by those who went back. The caller holds no lock."""
+        while self._writing:
+            with self.lock:
+                writing = self._writing.pop() if self._writing else None
+            if writing is not None:
+                self._manager.storer.finish(writing)
 
     def end(self, live: Live, event: str, done: Done | None) -> None:
         """The row of a running request ends, if it has it still. The caller holds ``lock``."""

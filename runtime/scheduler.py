@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 
 
 def _tells(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
-    """Whoever finds the manager poisoned tells those who wait to begin."""
+    """Whoever finds the manager poisoned tells those who wait to begin; what went back is stored out of all locks."""
 
     @functools.wraps(method)
     def told(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
@@ -80,6 +80,7 @@ def _tells(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concate
             return method(self, *arguments, **options)
         finally:
             self._tell_poison()
+            self._running.store()
 
     return told
 

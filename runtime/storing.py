@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import Refused
-from .fill import Fill
 from .index import Segment, Spot
 from .keys import Keys
 from .store_keys import parents
@@ -38,6 +37,27 @@ class Writing:
     number: int
     held: Held
     site: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """What was published and is to be written through: its slots are held until that has ended.
+
+    Attributes:
+        digests, salt: of the chain.
+        kept: what the index took of it.
+        epoch: the store's when it began to be computed; a later one doesn't take it.
+        held: those slots.
+        segment, at: the chain's end.
+    """
+
+    digests: list[bytes]
+    salt: bytes
+    kept: Kept
+    epoch: int | None
+    held: Held
+    segment: Segment
+    at: int
 
 
 class Storer:
@@ -81,15 +101,26 @@ class Storer:
         core.offer(segment, at)
         core.trim()
 
-    def write_through(self, fill: Fill, kept: Kept) -> None:
-        """Store what a fill brought. A store that can't is counted and otherwise without consequence."""
+    def begin(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None, spot: Spot) -> Through:
+        """What was just published is to be stored, of the kinds that their specs say so of. The caller holds the lock.
+
+        Nobody else holds these slots yet, so that they can be held.
+        """
+        stored = {kind: those for kind, those in kept.items() if self._manager.core.stored(kind)}
+        return Through(digests, salt, stored, epoch, self.hold(stored), spot.segment, spot.at)
+
+    def finish(self, through: Through) -> None:
+        """Store it. A store that can't is counted and otherwise without consequence. The caller holds no lock."""
         try:
-            self.put(fill.digests, fill.salt, kept, fill.store_epoch)
+            self.put(through.digests, through.salt, through.kept, through.epoch)
         except EpochEnded:
             return  # a reset came in between: nothing is wrong, and nothing is kept
         except StoreError:
             with self._manager.lock:
                 self._manager.store_failures += 1
+        finally:
+            with self._manager.lock:
+                self.unhold(through.held, through.segment, through.at)
 
     def put(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None) -> int:
         """Store what held slots hold, as of a store's epoch; returns how many objects were written.
@@ -101,7 +132,8 @@ class Storer:
         assert manager.store is not None
         for kind, (slots, places) in kept.items():
             arena = manager.core.pools[kind].arena
-            rows = manager.backend.gather(arena.region, slots) if arena.is_remote else map(arena.bytes.__getitem__, slots)
+            remote = arena.is_remote
+            rows = manager.backend.gather(arena.region, slots) if remote else map(arena.bytes.__getitem__, slots)
             names = manager.object_of(digests, salt, kind, places)
             before = parents(manager.core, digests, kind, places)
             for row, place, name, parent in zip(rows, places.tolist(), names, before, strict=True):

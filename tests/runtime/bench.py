@@ -22,7 +22,8 @@ class Bench:
         self.store, self.lock, self.executor = Shelf(), Watched(), ByHand()
         stored(self.store, [HIT], profile)
         managers = {name: options.pop(name) for name in ("rows", "window", "cold") if name in options}
-        self.manager: Manager = make(slots, profile, self.store, lock=lambda: self.lock, **managers)
+        # What its requests publish stays out of the store: then a prompt that is stored is the one above.
+        self.manager: Manager = make(slots, profile, self.store, lock=lambda: self.lock, writes="none", **managers)
         self.now = 0.0
         self.scheduler = Scheduler(self.manager, self.executor, clock=lambda: self.now, **options)
         watch(self.scheduler, self.lock, every=every)
