@@ -1,0 +1,49 @@
+"""The kernels' README: its blocks run, and it names every file and every kernel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kvfsm.kernels.catalogue import catalogue
+from kvfsm.kernels.nvrtc import ARCHITECTURES
+
+README = Path(__file__).parents[2] / "kernels" / "README.md"
+TEXT = README.read_text("utf-8")
+
+
+def test_its_blocks_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.S | re.M)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, str(README), "exec"), {})
+
+
+def test_what_needs_a_device_is_python_all_the_same() -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```$", TEXT, re.S | re.M)
+    assert len(blocks) == 2
+    for code in blocks:
+        compile(code, str(README), "exec")
+        for module, names in re.findall(r"^from (\S+) import (.+)$", code, re.M):
+            found = __import__(module, fromlist=["*"])
+            assert all(hasattr(found, name.strip()) for name in names.split(","))
+
+
+def test_every_module_is_in_the_table() -> None:
+    named = set(re.findall(r"`(\w+\.py)`", TEXT.split("## The files")[1]))
+    assert named == {path.name for path in README.parent.glob("*.py")} - {"__init__.py"}
+
+
+def test_every_kernel_is_named() -> None:
+    families = TEXT.split("| family | kernels |")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+)(\*?)`", families)
+    missing = [
+        kernel
+        for kernel in catalogue()
+        if not any(kernel == name or (star and kernel.startswith(name)) for name, star in named)
+    ]
+    assert missing == []
+
+
+def test_every_architecture_is_named() -> None:
+    assert [name for name in ARCHITECTURES if name.removeprefix("sm_") not in TEXT] == []
