@@ -1,6 +1,6 @@
 """The bytes of one kind: ``slots`` rows of ``slot_bytes`` each at an aligned base that never moves.
 
-They lie in memory of the host, or in memory that it can't touch, such as a GPU's. Then nobody but a backend copies them.
+They lie in memory of the host, or in memory that it can't touch, such as a GPU's; then only a backend copies them.
 """
 
 from __future__ import annotations
