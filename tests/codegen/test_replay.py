@@ -310,7 +310,7 @@ def test_the_youngest_gives_way_when_a_token_finds_no_room(tmp_path: Path, capsy
 def test_who_outgrows_the_pool_alone_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path, [(0, 30, 40, [1]), (0, 30, 90, [2]), (0, 30, 1, [3])])
     found = said(capsys, trace, "--model", "tiny_llama", "--block", "32", "--slots", "5")
-    assert (found["requests"], found["rejected"]) == (2, {"POOL_FULL": 1})
+    assert (found["requests"], found["rejected"]) == (2, {"CAPACITY": 1})
     assert found["rejections"][0]["line"] == 2 and found["complete"]
 
 
