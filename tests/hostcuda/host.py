@@ -97,7 +97,8 @@ class HostLauncher:
     build     ``Build.CHECK`` finds what a kernel may not do, ``Build.FAST`` is for large inputs
     schedule  who runs when
     sources   what is compiled for a kernel; see ``edited``
-    races     whether CHECK reports them: a protocol of acquire and release is no race, and is checked by other means
+    races     whether CHECK reports them. A launch doesn't know what acquire and release order, so that a protocol looks
+              like a race to it; a search (exploring.py) does know
     traffic   of the last launch, in a CHECK build
     launches  how many of each kernel there were, by name
     """

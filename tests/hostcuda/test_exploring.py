@@ -13,7 +13,7 @@ from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
 from .building import Build
 from .exploring import Explored, ScheduleFailure, SearchEndsEarly, explore, replay
 from .faults import HostFault
-from .host import HostBuffer, HostLauncher, Sources
+from .host import HostBuffer, HostLauncher, Sources, edited
 from .planted import planted_source
 
 READER = (
@@ -151,12 +151,81 @@ def test_a_state_between_two_steps_is_checked() -> None:
         explore(made.launcher, made.plans, at_each_step=never_evicting, threads=1)
 
 
-def test_a_race_shows_under_some_schedule() -> None:
-    """Acquire and release are not known to racecheck, so it calls the right protocol a race: hence races=False."""
-    made = world(races=True)
+RELAXED = {
+    "pin": ("kv_cas_acq_rel(word, seen, seen + kOnePin);", "atomicCAS(word, seen, seen + kOnePin);"),
+    "unpin": ("kv_add_release(word, 0 - kOnePin);", "atomicAdd(word, 0 - kOnePin);"),
+    "take": (
+        "kv_cas_acq_rel(word, seen, seen - kReady + kEvicting) != seen) return;  // the CAS of take",
+        "atomicCAS(word, seen, seen - kReady + kEvicting) != seen) return;",
+    ),
+    "publish": (
+        "kv_store_release(word, seen + kOneGeneration);  // the release of publish",
+        "atomicExch(word, seen + kOneGeneration);",
+    ),
+}
+"""Of each ordered operation of the protocol, the same as CUDA's own relaxed one."""
+
+
+@pytest.mark.parametrize(("generation", "executions"), [(1, 240), (2, 24)])
+def test_the_right_protocol_orders_all_that_it_touches(generation: int, executions: int) -> None:
+    made = world(readers=2, generation=generation, races=True)
+    explored = explore(made.launcher, made.plans, made.check, threads=1)
+    assert explored.executions == executions
+
+
+@pytest.mark.parametrize(("which", "generation"), [("pin", 2), ("unpin", 1), ("take", 1), ("publish", 2)])
+def test_a_relaxed_atomic_is_too_weak(which: str, generation: int) -> None:
+    sources = edited(RELAXED[which], sources=planted_source)
+    made = world(generation=generation, races=True, sources=sources)
     with pytest.raises(ScheduleFailure, match="race in kv_") as caught:
         explore(made.launcher, made.plans, made.check, threads=1)
     assert caught.value.fault is not None and caught.value.fault.kind == "race"
+    unaware = world(generation=generation, sources=sources)
+    explore(unaware.launcher, unaware.plans, unaware.check, threads=1)
+
+
+def handover(consumer: str, third: str | None = None) -> tuple[HostLauncher, list[LaunchPlan], HostBuffer]:
+    launcher = HostLauncher(Build.CHECK, sources=planted_source)
+    flag, data = launcher.upload(np.zeros(1, np.uint64)), launcher.upload(np.zeros(1, np.uint64))
+    out = launcher.upload(np.full(2, 99, np.uint64))
+
+    def plan(name: str, types: tuple[str, ...], *buffers: HostBuffer) -> LaunchPlan:
+        arguments = tuple(Argument(f"array_{i}", type) for i, type in enumerate(types))
+        values = tuple(buffer.pointer for buffer in buffers)
+        return LaunchPlan(Kernel(name, "handover.cu", arguments, threads=32), (1, 1, 1), values)
+
+    plans = [
+        plan("publishes", ("u64*", "u64*"), flag, data),
+        plan(consumer, ("const u64*", "const u64*", "u64*"), flag, data, out),
+    ]
+    if third is not None:
+        plans.append(plan(third, ("u64*",), flag))
+    return launcher, plans, out
+
+
+@pytest.mark.parametrize("consumer", ["by_barrier", "by_syncwarp"])
+@pytest.mark.parametrize("third", [None, "adds"])
+def test_what_one_thread_acquired_its_block_may_read(consumer: str, third: str | None) -> None:
+    launcher, plans, out = handover(consumer, third)
+    seen = set()
+
+    def check() -> None:
+        seen.add(tuple(out.array.tolist()))
+
+    explore(launcher, plans, check, threads=2)
+    assert seen == {(99, 99), (7, 7)}
+
+
+def test_a_shuffle_hands_over_nothing() -> None:
+    launcher, plans, _ = handover("by_shuffle_alone")
+    with pytest.raises(ScheduleFailure, match="race in kv_by_shuffle_alone: thread 1 of block 0 reads 8 bytes"):
+        explore(launcher, plans, threads=2)
+
+
+def test_a_relaxed_store_ends_what_was_published() -> None:
+    launcher, plans, _ = handover("by_barrier", "overwrites")
+    with pytest.raises(ScheduleFailure, match="race in kv_by_barrier"):
+        explore(launcher, plans, threads=2)
 
 
 def test_what_one_execution_wrote_is_not_initialised_for_the_next() -> None:

@@ -8,10 +8,9 @@ import pytest
 from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
 
 from .building import Build
-from .exploring import explore
 from .host import HostLauncher, edited
 from .planted import planted_source
-from .test_exploring import world
+from .test_exploring import RELAXED, world
 from .threads import ThreadRace, run_threads
 
 
@@ -23,20 +22,6 @@ def test_the_right_protocol_is_ordered(generation: int) -> None:
     assert int(made.word.array[0]) == 1 << 32 | 1, "the buffers are as they were"
 
 
-RELAXED = {
-    "pin": ("kv_cas_acq_rel(word, seen, seen + kOnePin);", "atomicCAS(word, seen, seen + kOnePin);"),
-    "unpin": ("kv_add_release(word, 0 - kOnePin);", "atomicAdd(word, 0 - kOnePin);"),
-    "take": (
-        "kv_cas_acq_rel(word, seen, seen - kReady + kEvicting) != seen) return;  // the CAS of take",
-        "atomicCAS(word, seen, seen - kReady + kEvicting) != seen) return;",
-    ),
-    "publish": (
-        "kv_store_release(word, seen + kOneGeneration);  // the release of publish",
-        "atomicExch(word, seen + kOneGeneration);",
-    ),
-}
-
-
 @pytest.mark.parametrize(("which", "generation"), [("pin", 2), ("unpin", 1), ("take", 1), ("publish", 2)])
 def test_a_relaxed_atomic_is_too_weak(which: str, generation: int) -> None:
     made = world(3, generation=generation, sources=edited(RELAXED[which], sources=planted_source))
@@ -44,12 +29,6 @@ def test_a_relaxed_atomic_is_too_weak(which: str, generation: int) -> None:
         run_threads(made.launcher, made.plans, made.check, rounds=3000, threads=1)
     places = caught.value.places
     assert len(places) == 2 and all("tests/hostcuda/planted/protocol.cu:" in place for place in places), places
-
-
-def test_fibers_do_not_see_a_relaxed_atomic() -> None:
-    """Which is what ThreadSanitizer is for."""
-    made = world(1, sources=edited(RELAXED["unpin"], sources=planted_source))
-    explore(made.launcher, made.plans, made.check, threads=1)
 
 
 @pytest.mark.parametrize("reader", ["reader_without_pin", "reader_unpins_early"])

@@ -1,7 +1,7 @@
 """Kernels side by side in threads of the operating system, watched by ThreadSanitizer: for the order of memory.
 
-The fibers run one access at a time, so acquire and release make no difference to them. Here it does: two accesses that
-no acquire and release order are a race, whatever really happened.
+Two accesses that no acquire and release order are a race, whatever really happened. Searches say the same by rules of
+our own (runtime/order.cpp); this is a tool that others made.
 """
 
 from __future__ import annotations

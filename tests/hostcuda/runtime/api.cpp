@@ -27,6 +27,7 @@ class Session {
     engine.checked = options.checked;
     engine.races = options.races;
     engine.traffic = engine.keeps_writes = !is_search;
+    engine.orders = is_search;
     engine.steps_max = is_search ? kSearchedStepsMax : kStepsMax;
     catch_signals();
   }

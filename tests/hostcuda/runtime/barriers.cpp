@@ -1,6 +1,7 @@
 // __syncthreads and its kin: the last thread to arrive lets all go on. Stricter than the hardware: all threads of the
 // block must come, to the same line, and none may have returned.
 #include "faults.h"
+#include "order.h"
 
 namespace kv_host {
 
@@ -17,6 +18,7 @@ void open_barrier(Block* block) {
   block->arrived = 0;
   block->barrier_true = 0;
   ++block->phase;
+  if (engine.orders) share_knowledge(block);
   for (Thread& thread : block->threads) {
     if (thread.status != Status::kAtBarrier) continue;
     thread.answer = answer;

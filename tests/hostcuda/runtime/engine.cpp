@@ -5,6 +5,7 @@
 
 #include "faults.h"
 #include "memory.h"
+#include "order.h"
 #include "schedules.h"
 #include "traffic.h"
 
@@ -129,6 +130,7 @@ class Run {
     fault = Fault{};
     engine.ready.clear();
     engine.first_id_of_run = engine.next_id;
+    clear_order();
     shuffle(waiting_);
   }
 

@@ -11,6 +11,7 @@
 //   engine.cpp     blocks come and go until all are done
 //   explorer.cpp   every schedule, and one again
 //   memory.cpp     shadow memory: bounds, initialised bytes, races
+//   order.cpp      what acquire and release order
 //   traffic.cpp    sectors of warps' requests
 //   hooks.cpp      every access of an instrumented module comes in here
 #ifndef KV_HOST_ENGINE_H
@@ -35,6 +36,7 @@ constexpr unsigned char kPoison = 0xA5;  // bytes that nobody has written
 struct Fiber;
 struct Block;
 struct Shadow;
+struct Knowledge;
 
 // Memory that one argument of a launch points to.
 struct Span {
@@ -76,6 +78,7 @@ struct Thread {
   // By lane of its warp: up to which clock that lane's accesses are ordered before what this thread does now. A lane's
   // own clock stands at its own place.
   uint32_t seen[kLanes] = {};
+  std::shared_ptr<Knowledge> knows;  // by acquiring; null: nothing
 
   unsigned lane() const { return index % kLanes; }
   unsigned warp() const { return index / kLanes; }
@@ -156,6 +159,7 @@ struct Engine {
   bool races = true;          //   two accesses that nothing orders are a fault
   bool traffic = true;        //   requests of warps are counted
   bool keeps_writes = true;   //   what the run writes counts as initialised afterwards
+  bool orders = false;        //   acquire and release order accesses
   uint64_t steps_max = kStepsMax;
 };
 extern Engine engine;

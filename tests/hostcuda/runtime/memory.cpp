@@ -3,8 +3,8 @@
 //
 // A race is two accesses by different threads, one a write, not both atomic, that nothing orders. Ordered are: threads
 // of one block by a barrier between them, lanes of one warp by __syncwarp with both in its mask, and runs one after the
-// other. Blocks of one run are never ordered. What acquire and release order is not modelled here; threads.cpp is for
-// that. Of a byte's readers two are remembered, of different warps or blocks where there are such.
+// other. Blocks are ordered by acquire and release alone, and these are looked at in searches only (order.cpp). Of a
+// byte's readers two are remembered, of different warps or blocks where there are such.
 #include "memory.h"
 
 #include <link.h>
@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "faults.h"
+#include "order.h"
 #include "schedules.h"
 #include "traffic.h"
 
@@ -201,6 +202,7 @@ bool find(const Access& access, Found& found) {
 bool is_ordered_before(const Stamp& stamp, const Thread* thread) {
   if (stamp.thread < engine.first_id_of_run || stamp.thread == thread->id) return true;
   const Block* const block = thread->block;
+  if (thread->knows != nullptr && thread->knows->has(stamp.thread, stamp.phase, stamp.clock)) return true;
   if (stamp.thread < block->first_id || stamp.thread >= block->first_id + block->threads.size()) return false;
   if (stamp.phase < block->phase) return true;
   const uint32_t index = stamp.thread - block->first_id;
@@ -263,6 +265,7 @@ void check_access(const Access& access) {
   if (access.is_atomic || !found.is_shared) {
     switch_here(access.is_atomic ? Point::kAtomic : Point::kAccess, access.code);
     engine.schedule->touches(access.address, access.address + access.bytes, access.writes);
+    if (access.writes && !access.is_atomic) order_is_lost(access.address);
   }
 
   const Stamp stamp = {thread->id, thread->block->phase, thread->seen[thread->lane()], site_of(access.code)};

@@ -6,6 +6,7 @@
 #include "engine.cpp"
 #include "explorer.cpp"
 #include "memory.cpp"
+#include "order.cpp"
 #include "traffic.cpp"
 #include "hooks.cpp"
 #include "api.cpp"

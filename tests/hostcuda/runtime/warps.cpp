@@ -1,5 +1,6 @@
 // Operations of a warp: the lanes that a mask names meet at one line. Lanes that have returned are not waited for.
 #include "faults.h"
+#include "order.h"
 
 namespace kv_host {
 
@@ -42,6 +43,7 @@ void complete(Block* block, unsigned warp, WarpMeeting& meeting) {
   for (unsigned lane = 0; lane < kLanes; ++lane)
     if (arrived >> lane & 1) votes |= (uint32_t)(meeting.bits[lane] & 1) << lane;
   if (meeting.op == WarpOp::kSync) order_memory(lanes, arrived);
+  if (meeting.op == WarpOp::kSync && engine.orders) share_knowledge(lanes, arrived);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     if (!(arrived >> lane & 1)) continue;
     const int source = source_lane(meeting.op, (int)lane, meeting.argument[lane]);
