@@ -132,7 +132,7 @@ def rule_rests_on_what_is_kept(machine: Machine, problems: Problems) -> None:
 
 
 def rule_fits_the_hit_policy(machine: Machine, problems: Problems) -> None:
-    """Pages go from the end of a chain, stored ones too, all else in any place; only pools have budgets and cascades."""
+    """Pages go from the end of a chain, stored ones too, all else anywhere; only pools have budgets and cascades."""
     eviction = machine.eviction
     if eviction is None or machine.hit is None:
         return
