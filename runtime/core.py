@@ -231,14 +231,13 @@ class Core:
         spec = self.index.specs[self.trailing.index(kind)]
         if not boundary:
             return np.empty(0, np.int64)
-        return np.arange(spec.first(boundary), boundary * spec.per if spec.blocks else boundary + 1)
+        return np.arange(spec.first(boundary), spec.stop(boundary))
 
     def granules(self, kind: str, places: Numbers) -> Numbers:
         """The granule that each place of a kind belongs to."""
         if kind in self.paged:
             return places
-        spec = self.index.specs[self.trailing.index(kind)]
-        return places // spec.per if spec.blocks else places - 1
+        return self.index.specs[self.trailing.index(kind)].granule(places)
 
     def slots_at(self, kind: str, spot: Spot, boundary: int) -> npt.NDArray[np.int32]:
         """Slots that hold those places."""
@@ -253,7 +252,7 @@ class Core:
             return int(segment.slots[self.paged.index(kind)][boundary - 1 - segment.base])
         trail = self.trailing.index(kind)
         spec = self.index.specs[trail]
-        found = self.index.find(trail, spot, boundary * spec.per - 1 if spec.blocks else boundary)
+        found = self.index.find(trail, spot, spec.stop(boundary) - 1)
         if found is None:
             raise KeyError(f"{kind} is not resident at boundary {boundary}")
         return found
@@ -450,8 +449,7 @@ class Core:
             held = segment.trails[trail]
             if held is not None:
                 places, slots = held.everything()
-                first = start * held.spec.per if held.spec.blocks else start + 1  # place of the first granule
-                found.append(slots[places >= first])
+                found.append(slots[places >= held.spec.stop(start)])
         return np.concatenate(found).astype(np.intp) if found else np.empty(0, np.intp)
 
     def drop(self, kind: str, slots: Slots) -> None:

@@ -175,7 +175,7 @@ class Index:
         if not boundary:
             return _NOTHING
         spec = self.specs[trail]
-        low, high = spec.first(boundary), boundary * spec.per if spec.blocks else boundary + 1
+        low, high = spec.first(boundary), spec.stop(boundary)
         parts, segment = [], self.climb(spot.segment, boundary)
         while high > low:
             start = max(low, segment.base * spec.per) if spec.blocks else low
@@ -193,7 +193,7 @@ class Index:
 
     def granule(self, trail: int, place: int) -> int:
         """The granule that a place of a trailing kind belongs to."""
-        return place // self.specs[trail].per if self.specs[trail].blocks else place - 1
+        return self.specs[trail].granule(place)
 
     @staticmethod
     def digests(segment: Segment, low: int, high: int) -> list[bytes]:
@@ -279,7 +279,7 @@ class Index:
         segment, high = spot.segment, len(places)
         while high:
             segment = self.climb(segment, self.granule(trail, places[high - 1]) + 1)
-            first = segment.base * self.specs[trail].per if self.specs[trail].blocks else segment.base + 1
+            first = self.specs[trail].stop(segment.base)
             low = int(np.searchsorted(np.asarray(places[:high]), first))
             held[low:high] = self._add(trail, segment, places[low:high], slots[low:high])
             high = low
@@ -325,7 +325,7 @@ class Index:
             held = segment.trails[trail]
             if held is None:
                 raise KeyError(f"nothing of trail {trail} is resident at {high - 1}")
-            first = segment.base * held.spec.per if held.spec.blocks else segment.base + 1
+            first = held.spec.stop(segment.base)
             parts.append(held.drop(max(low, first), high))
             if not held:
                 segment.trails[trail] = None

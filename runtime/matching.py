@@ -357,7 +357,7 @@ class Matcher:
             boundaries = np.arange(now + 1, best + 1)
             first = np.maximum(0, boundaries * spec.per - spec.need) if spec.blocks else boundaries
             gaps_before = np.concatenate(([0], np.cumsum(~here)))
-            stop = boundaries * spec.per if spec.blocks else boundaries + 1
+            stop = spec.stop(boundaries)
             legal[now + 1 :] &= gaps_before[stop - low] == gaps_before[first - low]
         legal[: now + 1] = False
         return legal, held
@@ -367,14 +367,14 @@ class Matcher:
         index = self._manager.core.index
         trail = self._manager.core.trailing.index(kind)
         spec = index.specs[trail]
-        low, high = spec.first(now + 1), best * spec.per if spec.blocks else best + 1
+        low, high = spec.first(now + 1), spec.stop(best)
         here = np.zeros(max(0, high - low), np.bool_)
         segment: Segment | None = spot.segment
         while segment is not None:
             trailing = segment.trails[trail]
             if trailing is not None:
                 places = trailing.everything()[0]
-                known = places < (spot.at * spec.per if spec.blocks else spot.at + 1)
+                known = places < spec.stop(spot.at)
                 here[places[known & (places >= low) & (places < high)] - low] = True
             segment = segment.parent
         return here

@@ -184,7 +184,7 @@ class Storer:
             return index.slots(n, spot, start, live).astype(np.intp), np.arange(start, live)
         trail = core.trailing.index(kind)
         spec, segment = index.specs[trail], spot.segment
-        low, high = (start * spec.per, spot.at * spec.per) if spec.blocks else (start + 1, spot.at + 1)
+        low, high = spec.stop(start), spec.stop(spot.at)
         parts = [(np.empty(0, np.intp), np.empty(0, np.int64))]
         while segment.parent is not None:
             if (trailing := segment.trails[trail]) is not None:

@@ -14,11 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Slots = NDArray[np.int32]
+N = TypeVar("N", int, NDArray[np.int64])
 NO_SLOT = -1
 """In arrays of slots: nothing is resident here."""
 
@@ -34,6 +36,22 @@ class TrailSpec:
     def first(self, boundary: int) -> int:
         """The first place that the boundary needs; it needs [first, last of the boundary]."""
         return max(0, boundary * self.per - self.need) if self.blocks else boundary
+
+    def stop(self, boundary: N) -> N:
+        """The place after the last that the boundary needs: places before it are those of granules before it.
+
+        >>> TrailSpec(False).stop(3), TrailSpec(True, per=2, need=3).stop(3)
+        (4, 6)
+        """
+        return boundary * self.per if self.blocks else boundary + 1
+
+    def granule(self, place: N) -> N:
+        """The granule that a place belongs to.
+
+        >>> TrailSpec(False).granule(3), TrailSpec(True, per=2, need=3).granule(5)
+        (2, 2)
+        """
+        return place // self.per if self.blocks else place - 1
 
     def new(self, base: int, end: int) -> Marks | Runs:
         """An empty trail of a segment over granules [base, end)."""
