@@ -62,7 +62,8 @@ INDEX_LEAST_PEAK = 1e-4
 """Of indexer keys, as the engines that write them have it (vLLM 0.33.0)."""
 
 ROW_WIDTH_MAX = 1024
-WARPS = 8
+INSERTED_AT_ONCE = 32
+"""Rows that one block of threads inserts."""
 
 _HEADERS = (*HEADERS, "reading", "rows")
 _POOL = (
@@ -191,7 +192,7 @@ def gather_dequantise_v4(
     rows   uint32 [n], how many of the page's rows, from the first on
     out    bfloat16 [n, page_rows, 512], written; rows beyond, and those of a refused entry, stay as they were
 
-    Bytes: 584 read and 1024 written a row; an entry 29 for slot, rows, generation, refusal and two looks at its word.
+    Bytes: 584 read and 1024 written a row; an entry 33 for slot, rows, two looks at word and generation.
     Floor at 4.3 TB/s: 64 ki rows (a million tokens at ratio 16) 24.5 us.
     An entry whose rows exceed the page is refused as ``BAD_ARGUMENT``.
     Source of the row: FlashMLA's page as vLLM 0.33.0 fills it (v1/attention/backends/mla/flashmla_sparse.py).
@@ -211,7 +212,7 @@ def gather_dequantise_v32(
 ) -> None:
     """Rows of V3.2 pages as bfloat16 [n, page_rows, 576]; else as ``gather_dequantise_v4``.
 
-    Bytes: 656 read and 1152 written a row; 29 an entry. Floor: 128 ki tokens 55 us.
+    Bytes: 656 read and 1152 written a row; 33 an entry. Floor: 128 ki tokens 55 us.
     """
     data = _v32_view(pages, page_rows)
     for entry, slot, count in _readable(check, pages, ids, rows, page_rows):
@@ -229,7 +230,7 @@ def gather_dequantise_rows(
 ) -> None:
     """Plain rows as bfloat16 [n, page_rows, width]; else as ``gather_dequantise_v4``.
 
-    Bytes: width + 4 read and 2 width written a row; 29 an entry. Floor for indexer keys: 128 ki tokens 12 us.
+    Bytes: width + 4 read and 2 width written a row; 33 an entry. Floor for indexer keys: 128 ki tokens 12 us.
     """
     codes, scales = row_views(pages, page_rows, width)
     for entry, slot, count in _readable(check, pages, ids, rows, page_rows):
@@ -255,7 +256,8 @@ def quantise_insert_v4(
     rows    uint32 [n], row of the page; no row of a slot twice
     values  bfloat16 [n, 512]
 
-    Bytes: 1024 read and 584 written a row, and 24 for its slot, place, generation, refusal and word.
+    Bytes: 1024 read and 584 written a row, 13 for its slot, place, generation and refusal; a word for each slot among 32
+    neighbours.
     Floor at 4.3 TB/s: 8 ki rows 3.1 us, under a launch.
     A row beyond the page is refused as ``BAD_ARGUMENT``.
     """
@@ -276,7 +278,7 @@ def quantise_insert_v32(
 ) -> None:
     """Rows of bfloat16 [n, 576] quantised into V3.2 pages; else as ``quantise_insert_v4``.
 
-    Bytes: 1152 read and 656 written a row, and 24. Floor: 8 ki rows 3.5 us.
+    Bytes: 1152 read and 656 written a row, 13, and words. Floor: 8 ki rows 3.5 us.
     """
     data = _v32_view(pages, page_rows)
     for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
@@ -298,7 +300,7 @@ def quantise_insert_rows(
 
     Indexer keys are rows of 128 with ``least_peak=INDEX_LEAST_PEAK``; some engines round their scales to powers of two.
 
-    Bytes: 2 width read and width + 4 written a row, and 24. Floor for indexer keys: 8 ki rows 0.8 us.
+    Bytes: 2 width read and width + 4 written a row, 13, and words. Floor for indexer keys: 8 ki rows 0.8 us.
     """
     codes, scales = row_views(pages, page_rows, width)
     for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
@@ -445,14 +447,14 @@ def gather_dequantise_rows_plan(
 def quantise_insert_v4_plan(
     entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = V4_LEAST_PEAK
 ) -> LaunchPlan:
-    """A warp a row. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
+    """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
     return _insert(INSERT_V4, entries, V4_DATA_BYTES + V4_SCALE_BYTES, V4_ELEMENTS, (), least_peak, values, check)
 
 
 def quantise_insert_v32_plan(
     entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = LEAST_PEAK
 ) -> LaunchPlan:
-    """A warp a row. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
+    """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
     return _insert(INSERT_V32, entries, V32_BYTES, V32_ELEMENTS, (), least_peak, values, check)
 
 
@@ -464,7 +466,7 @@ def quantise_insert_rows_plan(
     least_peak: float = LEAST_PEAK,
     power_of_two: bool = False,
 ) -> LaunchPlan:
-    """A warp a row. LaunchRefused: as for the others, or a width that no warp takes."""
+    """A block for 32 rows. LaunchRefused: as for the others, or a width that no warp takes."""
     check_width(INSERT_ROWS, width)
     return _insert(INSERT_ROWS, entries, width + 4, width, (width, int(power_of_two)), least_peak, values, check)
 
@@ -520,6 +522,5 @@ def _insert(
     check_least_peak(kernel, least_peak)
     require_bytes(kernel, "values", values, 2 * elements * entries.most)
     given = (*entries.values(kernel, row_bytes * entries.page_rows), *more, least_peak, values)
-    return LaunchPlan(
-        kernel, blocks(entries.most, WARPS), (*given, *check_values(kernel, check, entries.slots, entries.most))
-    )
+    all_values = (*given, *check_values(kernel, check, entries.slots, entries.most))
+    return LaunchPlan(kernel, blocks(entries.most, INSERTED_AT_ONCE), all_values)

@@ -3,6 +3,8 @@
 
 constexpr kv_u32 kThreads = 256;
 constexpr kv_u32 kWarps = kThreads / kWarpLanes;
+constexpr kv_u32 kRowsOfWarp = 8;             // neighbours that a warp gathers
+constexpr kv_u32 kRowsOfBlock = kWarpLanes;  // kernels/fp8.py: INSERTED_AT_ONCE
 
 // The 584-byte row of DeepSeek-V4. A page is all its data rows, then all its scale rows.
 constexpr kv_u32 kV4Codes = 448;
@@ -33,47 +35,55 @@ constexpr kv_u32 kUnitsPerLane = 4;  // a row has at most 1024 elements
 
 // -- Gather -----------------------------------------------------------------------------------------------------------
 
-// What a block reads: the first rows of one slot's page.
+// What a block reads, in shared memory: the first rows of one slot's page.
 struct PageRows {
   kv_i32 slot;
-  kv_u32 rows;  // 0 if there is no such entry, or if it is refused
+  kv_u32 rows;     // 0 if there is no such entry, or if it is refused
+  kv_u32 refusal;  // of the second look
 };
 
 // One thread looks, and says so to all.
-__device__ __forceinline__ PageRows kv_begin_reading(
+__device__ __forceinline__ void kv_begin_reading(
     const KvCheck& check,
     kv_u32 slots,
     const kv_i32* ids,
     const kv_u32* rows,
     const kv_i64* live,
     kv_u32 most,
-    kv_u32 page_rows) {
-  __shared__ PageRows shared;
+    kv_u32 page_rows,
+    PageRows* reading) {
   const kv_u32 entry = blockIdx.x;
   if (threadIdx.x == 0) {
-    PageRows reading = {0, 0};
+    kv_u32 readable = 0;
+    reading->slot = 0;
     if (entry < kv_in_use(live, most)) {
-      reading.slot = ids[entry];
+      reading->slot = ids[entry];
       const kv_u32 wanted = rows[entry];
-      if (kv_look_and_bound(check, entry, reading.slot, slots, wanted <= page_rows)) reading.rows = wanted;
+      if (kv_look_and_bound(check, entry, reading->slot, slots, wanted <= page_rows)) readable = wanted;
     }
-    shared = reading;
+    reading->rows = readable;
   }
   __syncthreads();  // reads of all come after that thread's acquire
-  return shared;
 }
 
 // Whether what was read was right; else the rows that were written, `row_bytes` each, are cleared.
 __device__ __forceinline__ void kv_end_reading(
-    const KvCheck& check, const PageRows& reading, kv_u32 page_rows, kv_u32 row_bytes, kv_u16* out) {
-  __shared__ kv_u32 shared;
+    const KvCheck& check, kv_u32 page_rows, kv_u32 row_bytes, kv_u16* out, PageRows* reading) {
+  if (reading->rows == 0) return;
   __syncthreads();  // reads of all come before that thread's second look
-  if (threadIdx.x == 0 && reading.rows != 0) shared = kv_look_again(check, blockIdx.x, reading.slot);
+  if (threadIdx.x == 0) reading->refusal = kv_look_again(check, blockIdx.x, reading->slot);
   __syncthreads();
-  if (reading.rows == 0 || shared == kv_refusal::kApplied) return;
+  if (reading->refusal == kv_refusal::kApplied) return;
   kv_u8* const rows = (kv_u8*)out + (kv_u64)blockIdx.x * page_rows * row_bytes;
   const kv_vec16 zero = make_uint4(0, 0, 0, 0);
-  for (kv_u32 at = threadIdx.x; at < reading.rows * row_bytes / 16; at += kThreads) kv_store16(rows + 16ULL * at, zero);
+  const kv_u32 end = reading->rows * row_bytes / 16;
+  for (kv_u32 at = threadIdx.x; at < end; at += kThreads) kv_store16(rows + 16ULL * at, zero);
+}
+
+// The row of this warp at its `turn`th: it has some that are neighbours, whose scales lie in few sectors, then some of
+// those that all warps have next.
+__device__ __forceinline__ kv_u32 my_row(kv_u32 turn) {
+  return (turn / kRowsOfWarp * kWarps + kv_warp()) * kRowsOfWarp + turn % kRowsOfWarp;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v4(
@@ -91,16 +101,18 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v4(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ PageRows reading;
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
+  kv_begin_reading(check, slots, ids, rows, live, most, page_rows, &reading);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u64* all_scales = (const kv_u64*)(page + (kv_u64)page_rows * kV4DataBytes);
   const kv_u32 lane = kv_lane();
-  for (kv_u32 row = kv_warp(); row < reading.rows; row += kWarps) {
+  kv_u64 next_scales = 0;  // of the row as many lanes further on
+  for (kv_u32 turn = 0, row; (row = my_row(turn)) < reading.rows; turn++) {
     const kv_u8* data = page + (kv_u64)row * kV4DataBytes;
-    kv_u64 scales = 0;
-    if (lane == 0) scales = kv_load_relaxed(all_scales + row);
-    scales = __shfl_sync(kWholeWarp, scales, 0);
+    if (turn % kRowsOfWarp == 0 && lane < kRowsOfWarp && row + lane < reading.rows)
+      next_scales = kv_load_relaxed(all_scales + row + lane);
+    const kv_u64 scales = __shfl_sync(kWholeWarp, next_scales, turn % kRowsOfWarp);
     kv_u16* target = out + ((kv_u64)blockIdx.x * page_rows + row) * kV4Elements;
     for (kv_u32 unit = lane; unit < kV4Elements / 8; unit += kWarpLanes) {
       kv_vec16 halves;
@@ -114,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v4(
       kv_store16(target + unit * 8, halves);
     }
   }
-  kv_end_reading(check, reading, page_rows, 2 * kV4Elements, out);
+  kv_end_reading(check, page_rows, 2 * kV4Elements, out, &reading);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v32(
@@ -132,11 +144,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v32(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ PageRows reading;
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
+  kv_begin_reading(check, slots, ids, rows, live, most, page_rows, &reading);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u32 lane = kv_lane();
-  for (kv_u32 row = kv_warp(); row < reading.rows; row += kWarps) {
+  for (kv_u32 turn = 0, row; (row = my_row(turn)) < reading.rows; turn++) {
     const kv_u8* data = page + (kv_u64)row * kV32Bytes;
     float scales = 0.0f;
     if (lane < kV32Scales) scales = kv_bits_float(kv_load4_relaxed((const kv_u32*)(data + kV32Codes + 4 * lane)));
@@ -149,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_v32(
     if (lane < kV32RopeUnits)
       kv_store16(target + kV32Codes + lane * 8, kv_load16_relaxed(data + kV32RopeOffset + lane * 16));
   }
-  kv_end_reading(check, reading, page_rows, 2 * kV32Elements, out);
+  kv_end_reading(check, page_rows, 2 * kV32Elements, out, &reading);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_rows(
@@ -168,38 +181,37 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather_dequantise_rows
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ PageRows reading;
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRows reading = kv_begin_reading(check, slots, ids, rows, live, most, page_rows);
+  kv_begin_reading(check, slots, ids, rows, live, most, page_rows, &reading);
   const kv_u8* page = arena + (kv_u64)reading.slot * stride;
   const kv_u32* scales = (const kv_u32*)(page + (kv_u64)page_rows * width);
   const kv_u32 lane = kv_lane();
-  for (kv_u32 row = kv_warp(); row < reading.rows; row += kWarps) {
+  float next_scales = 0.0f;  // of the row as many lanes further on
+  for (kv_u32 turn = 0, row; (row = my_row(turn)) < reading.rows; turn++) {
     const kv_u8* data = page + (kv_u64)row * width;
-    float scale = 0.0f;
-    if (lane == 0) scale = kv_bits_float(kv_load4_relaxed(scales + row));
-    scale = __shfl_sync(kWholeWarp, scale, 0);
+    if (turn % kRowsOfWarp == 0 && lane < kRowsOfWarp && row + lane < reading.rows)
+      next_scales = kv_bits_float(kv_load4_relaxed(scales + row + lane));
+    const float scale = __shfl_sync(kWholeWarp, next_scales, turn % kRowsOfWarp);
     kv_u16* target = out + ((kv_u64)blockIdx.x * page_rows + row) * width;
     for (kv_u32 unit = lane; unit < width / 8; unit += kWarpLanes) {
       const kv_u64 codes = kv_load_relaxed((const kv_u64*)(data + unit * 8));
       kv_store16(target + unit * 8, kv_to_bf16(kv_dequantised(codes, scale)));
     }
   }
-  kv_end_reading(check, reading, page_rows, 2 * width, out);
+  kv_end_reading(check, page_rows, 2 * width, out, &reading);
 }
 
 // -- Insert -----------------------------------------------------------------------------------------------------------
 
-// Where a warp's row goes.
-struct PageRow {
-  kv_u8* page;  // null if there is no such entry, or if it is refused
-  kv_u32 row;
+// Where the rows of a block go, in shared memory.
+struct Rows {
+  kv_u64 page[kRowsOfBlock];  // address; 0 if there is no such entry, or if it is refused
+  kv_u32 row[kRowsOfBlock];
 };
 
-// Number of this warp in the launch.
-__device__ __forceinline__ kv_u32 my_entry() { return blockIdx.x * kWarps + kv_warp(); }
-
-// One lane looks, and says so to the others.
-__device__ __forceinline__ PageRow kv_begin_writing(
+// A lane of the first warp looks at each entry, and says so to all.
+__device__ __forceinline__ void kv_begin_writing(
     const KvCheck& check,
     kv_u8* arena,
     kv_u64 stride,
@@ -208,17 +220,21 @@ __device__ __forceinline__ PageRow kv_begin_writing(
     const kv_u32* rows,
     const kv_i64* live,
     kv_u32 most,
-    kv_u32 page_rows) {
-  const kv_u32 entry = my_entry();
-  kv_u64 page = 0;
-  kv_u32 row = 0;
-  if (kv_lane() == 0 && entry < kv_in_use(live, most)) {
-    const kv_i32 slot = ids[entry];
-    row = rows[entry];
-    if (kv_look_and_bound(check, entry, slot, slots, row < page_rows)) page = (kv_u64)(arena + (kv_u64)slot * stride);
+    kv_u32 page_rows,
+    Rows* found) {
+  if (kv_warp() == 0) {
+    const kv_u32 entry = blockIdx.x * kRowsOfBlock + kv_lane();
+    kv_u64 page = 0;
+    kv_u32 row = 0;
+    if (entry < kv_in_use(live, most)) {
+      const kv_i32 slot = ids[entry];
+      row = rows[entry];
+      if (kv_look_and_bound(check, entry, slot, slots, row < page_rows)) page = (kv_u64)(arena + (kv_u64)slot * stride);
+    }
+    found->page[kv_lane()] = page;
+    found->row[kv_lane()] = row;
   }
-  __syncwarp();  // the lanes' writes come after lane 0's acquire
-  return {(kv_u8*)__shfl_sync(kWholeWarp, page, 0), __shfl_sync(kWholeWarp, row, 0)};
+  __syncthreads();  // writes of all come after those lanes' acquires
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v4(
@@ -237,30 +253,37 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v4(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ Rows found;
+  __shared__ kv_u64 scales[kRowsOfBlock];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
-  if (writing.page == nullptr) return;
+  kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows, &found);
   const kv_u32 lane = kv_lane();
-  const kv_u16* source = values + (kv_u64)my_entry() * kV4Elements;
-  kv_u8* data = writing.page + (kv_u64)writing.row * kV4DataBytes;
-  kv_u64 scales = 0;
-  for (kv_u32 unit = lane; unit < kV4Elements / 8; unit += kWarpLanes) {
-    const kv_vec16 halves = kv_load16(source + unit * 8);
-    const kv_eight values8 = kv_from_bf16(halves);
-    // Groups of 8 units lie in groups of 8 lanes; the last one, of the part with positions, is not used.
-    const kv_u32 scale = kv_ue8m0(kv_scale(kv_greatest(kv_peak(values8), kV4Group / 8), least_peak));
-    if (unit < kV4CodeUnits) {
-      *(kv_u64*)(data + unit * 8) = kv_quantised(values8, kv_from_ue8m0(scale));
-    } else {
-      kv_store16(data + kV4Codes + (unit - kV4CodeUnits) * 16, halves);
+  for (kv_u32 n = kv_warp() * kRowsOfBlock / kWarps; n < (kv_warp() + 1) * kRowsOfBlock / kWarps; n++) {
+    if (found.page[n] == 0) continue;
+    const kv_u16* source = values + ((kv_u64)blockIdx.x * kRowsOfBlock + n) * kV4Elements;
+    kv_u8* data = (kv_u8*)found.page[n] + (kv_u64)found.row[n] * kV4DataBytes;
+    kv_u64 row_scales = 0;
+    for (kv_u32 unit = lane; unit < kV4Elements / 8; unit += kWarpLanes) {
+      const kv_vec16 halves = kv_load16(source + unit * 8);
+      const kv_eight numbers = kv_from_bf16(halves);
+      // Groups of 8 units lie in groups of 8 lanes; the last one, of the part with positions, is not used.
+      const kv_u32 scale = kv_ue8m0(kv_scale(kv_greatest(kv_peak(numbers), kV4Group / 8), least_peak));
+      if (unit < kV4CodeUnits) {
+        *(kv_u64*)(data + unit * 8) = kv_quantised(numbers, kv_from_ue8m0(scale));
+      } else {
+        kv_store16(data + kV4Codes + (unit - kV4CodeUnits) * 16, halves);
+      }
+      for (kv_u32 group = 0; group < kWarpLanes * 8 / kV4Group; group++) {
+        const kv_u32 place = unit / kWarpLanes * 4 + group;
+        const kv_u64 one = __shfl_sync(kWholeWarp, scale, group * (kV4Group / 8));
+        if (place < kV4Codes / kV4Group) row_scales |= one << (8 * place);
+      }
     }
-    for (kv_u32 group = 0; group < kWarpLanes * 8 / kV4Group; group++) {
-      const kv_u32 place = unit / kWarpLanes * 4 + group;
-      const kv_u64 one = __shfl_sync(kWholeWarp, scale, group * (kV4Group / 8));
-      if (place < kV4Codes / kV4Group) scales |= one << (8 * place);
-    }
+    if (lane == 0) scales[n] = row_scales;
   }
-  if (lane == 0) ((kv_u64*)(writing.page + (kv_u64)page_rows * kV4DataBytes))[writing.row] = scales;
+  __syncthreads();
+  if (kv_warp() == 0 && found.page[lane] != 0)
+    ((kv_u64*)((kv_u8*)found.page[lane] + (kv_u64)page_rows * kV4DataBytes))[found.row[lane]] = scales[lane];
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v32(
@@ -279,19 +302,28 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_v32(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ Rows found;
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
-  if (writing.page == nullptr) return;
+  kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows, &found);
   const kv_u32 lane = kv_lane();
-  const kv_u16* source = values + (kv_u64)my_entry() * kV32Elements;
-  kv_u8* data = writing.page + (kv_u64)writing.row * kV32Bytes;
-  for (kv_u32 unit = lane; unit < kV32Codes / 8; unit += kWarpLanes) {
-    const kv_eight values8 = kv_from_bf16(kv_load16(source + unit * 8));
-    const float scale = kv_scale(kv_greatest(kv_peak(values8), kV32Group / 8), least_peak);
-    *(kv_u64*)(data + unit * 8) = kv_quantised(values8, scale);
-    if (unit % (kV32Group / 8) == 0) *(float*)(data + kV32Codes + unit / (kV32Group / 8) * 4) = scale;
+  for (kv_u32 n = kv_warp() * kRowsOfBlock / kWarps; n < (kv_warp() + 1) * kRowsOfBlock / kWarps; n++) {
+    if (found.page[n] == 0) continue;
+    const kv_u16* source = values + ((kv_u64)blockIdx.x * kRowsOfBlock + n) * kV32Elements;
+    kv_u8* data = (kv_u8*)found.page[n] + (kv_u64)found.row[n] * kV32Bytes;
+    float scale_of_lane = 0.0f;  // a lane for each scale of the row
+    for (kv_u32 unit = lane; unit < kV32Codes / 8; unit += kWarpLanes) {
+      const kv_eight numbers = kv_from_bf16(kv_load16(source + unit * 8));
+      const float scale = kv_scale(kv_greatest(kv_peak(numbers), kV32Group / 8), least_peak);
+      *(kv_u64*)(data + unit * 8) = kv_quantised(numbers, scale);
+      const kv_u32 first = unit / kWarpLanes * (kWarpLanes * 8 / kV32Group);
+      for (kv_u32 group = 0; group < kWarpLanes * 8 / kV32Group; group++) {
+        const float one = __shfl_sync(kWholeWarp, scale, group * (kV32Group / 8));
+        if (lane == first + group) scale_of_lane = one;
+      }
+    }
+    if (lane < kV32Scales) *(float*)(data + kV32Codes + 4 * lane) = scale_of_lane;
+    if (lane < kV32RopeUnits) kv_store16(data + kV32RopeOffset + lane * 16, kv_load16(source + kV32Codes + lane * 8));
   }
-  if (lane < kV32RopeUnits) kv_store16(data + kV32RopeOffset + lane * 16, kv_load16(source + kV32Codes + lane * 8));
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_rows(
@@ -312,28 +344,35 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_quantise_insert_rows(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
+  __shared__ Rows found;
+  __shared__ float scales[kRowsOfBlock];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const PageRow writing = kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows);
-  if (writing.page == nullptr) return;
+  kv_begin_writing(check, arena, stride, slots, ids, rows, live, most, page_rows, &found);
   const kv_u32 lane = kv_lane();
   const kv_u32 units = width / 8;
-  const kv_u16* source = values + (kv_u64)my_entry() * width;
-  kv_eight kept[kUnitsPerLane];
-  kv_u32 peak = 0;
+  for (kv_u32 n = kv_warp() * kRowsOfBlock / kWarps; n < (kv_warp() + 1) * kRowsOfBlock / kWarps; n++) {
+    if (found.page[n] == 0) continue;
+    const kv_u16* source = values + ((kv_u64)blockIdx.x * kRowsOfBlock + n) * width;
+    kv_u8* data = (kv_u8*)found.page[n] + (kv_u64)found.row[n] * width;
+    kv_eight kept[kUnitsPerLane];
+    kv_u32 peak = 0;
 #pragma unroll
-  for (kv_u32 i = 0; i < kUnitsPerLane; i++) {
-    const kv_u32 unit = lane + i * kWarpLanes;
-    if (unit < units) {
+    for (kv_u32 i = 0; i < kUnitsPerLane; i++) {
+      const kv_u32 unit = lane + i * kWarpLanes;
+      if (unit >= units) continue;
       kept[i] = kv_from_bf16(kv_load16(source + unit * 8));
       peak = kv_greater(peak, kv_peak(kept[i]));
     }
-  }
-  float scale = kv_scale(kv_greatest(peak, kWarpLanes), least_peak);
-  if (power_of_two != 0) scale = kv_from_ue8m0(kv_ue8m0(scale));
+    float scale = kv_scale(kv_greatest(peak, kWarpLanes), least_peak);
+    if (power_of_two != 0) scale = kv_from_ue8m0(kv_ue8m0(scale));
 #pragma unroll
-  for (kv_u32 i = 0; i < kUnitsPerLane; i++) {
-    const kv_u32 unit = lane + i * kWarpLanes;
-    if (unit < units) *(kv_u64*)(writing.page + (kv_u64)writing.row * width + unit * 8) = kv_quantised(kept[i], scale);
+    for (kv_u32 i = 0; i < kUnitsPerLane; i++) {
+      const kv_u32 unit = lane + i * kWarpLanes;
+      if (unit < units) *(kv_u64*)(data + unit * 8) = kv_quantised(kept[i], scale);
+    }
+    if (lane == 0) scales[n] = scale;
   }
-  if (lane == 0) ((float*)(writing.page + (kv_u64)page_rows * width))[writing.row] = scale;
+  __syncthreads();
+  if (kv_warp() == 0 && found.page[lane] != 0)
+    ((float*)((kv_u8*)found.page[lane] + (kv_u64)page_rows * width))[found.row[lane]] = scales[lane];
 }

@@ -71,6 +71,7 @@ __device__ __forceinline__ bool goes_by_vectors(const kv_u8* begin, kv_u32 item)
 __device__ __forceinline__ void load_run(const kv_u8* from, kv_u32 item, kv_u64* run) {
   if (item <= 2) {
     const kv_u64 bits = item == 1 ? *(const kv_u32*)from : *(const kv_u64*)from;
+#pragma unroll
     for (kv_u32 i = 0; i < kRun; i++) run[i] = (bits >> (8 * item * i)) & (item == 1 ? 0xFFULL : 0xFFFFULL);
     return;
   }
@@ -105,6 +106,7 @@ __device__ __forceinline__ Eight load_eight(const Block& block, const kv_u8* beg
     if (kv_lane() < lanes && first + kRun <= block.elements && goes_by_vectors(begin, block.item)) {
       load_run(begin + first * block.item, block.item, run);
     } else {
+#pragma unroll
       for (kv_u32 i = 0; i < kRun; i++) {
         const bool is_there = kv_lane() < lanes && first + i < block.elements;
         run[i] = is_there ? load_one(begin + (first + i) * block.item, block.item) : 0ULL;
@@ -124,6 +126,7 @@ __device__ __forceinline__ void store_eight(const Block& block, kv_u8* begin, co
     if (first + kRun <= block.elements && goes_by_vectors(begin, block.item)) {
       store_run(begin + first * block.item, block.item, run);
     } else {
+#pragma unroll
       for (kv_u32 i = 0; i < kRun; i++)
         if (first + i < block.elements) store_one(begin + (first + i) * block.item, block.item, run[i]);
     }
@@ -176,10 +179,12 @@ __device__ __forceinline__ Eight expanded_planes(const Block& block, const kv_u8
     const kv_u32 least = forms[2 * plane], width = forms[2 * plane + 1];
     const kv_u64 bits = read_bits(payload, lanes, width);
     const kv_u64 mask = (1ULL << width) - 1ULL;
+#pragma unroll
     for (kv_u32 i = 0; i < kPerLane; i++)
       values.at[i] |= ((((bits >> (i * width)) & mask) + least) & 0xFFULL) << (8 * plane);
     payload += width * lanes;
   }
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) values.at[i] = turned_right(values.at[i], block.item);
   return values;
 }
@@ -190,6 +195,7 @@ __device__ __forceinline__ Eight expanded_codes(const Block& block, const kv_u8*
   const float scale = kv_bits_float((kv_u32)((const kv_u16*)forms)[0] | (kv_u32)((const kv_u16*)forms)[1] << 16);
   const kv_eight numbers = kv_dequantised(codes, scale);
   Eight values;
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) values.at[i] = bits_of_number(block.kind, numbers.at[i]);
   return values;
 }
@@ -265,9 +271,11 @@ __device__ __forceinline__ kv_u32 bits_for(kv_u32 far) {
 __device__ __forceinline__ Planes planes_of(const Block& block, const kv_u8* begin) {
   const kv_u32 lanes = lanes_of(block);
   Planes planes = {load_eight(block, begin), 0, 0, block.item, 0.0f};
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) planes.values.at[i] = turned_left(planes.values.at[i], block.item);
   for (kv_u32 plane = 0; plane < block.item; plane++) {
     kv_u32 least = 255, most = 0;
+#pragma unroll
     for (kv_u32 i = 0; i < kPerLane; i++) {
       if (kv_lane() >= lanes || element_of(lanes, i) >= block.elements) continue;
       const kv_u32 value = byte_of(planes.values.at[i], plane);
@@ -285,9 +293,11 @@ __device__ __forceinline__ Planes planes_of(const Block& block, const kv_u8* beg
 __device__ __forceinline__ Planes codes_of(const Block& block, const kv_u8* begin) {
   Planes planes = {load_eight(block, begin), 0, 8, 1, 0.0f};
   kv_eight numbers;  // those behind the last one are 0, and so are their codes
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) numbers.at[i] = number_of(block.kind, planes.values.at[i]);
   planes.scale = kv_scale(kv_greatest(kv_peak(numbers), kWarpLanes), kLeastPeak);
   const kv_u64 codes = kv_quantised(numbers, planes.scale);
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) planes.values.at[i] = byte_of(codes, i);
   return planes;
 }
@@ -296,13 +306,15 @@ __device__ __forceinline__ Planes codes_of(const Block& block, const kv_u8* begi
 __device__ __forceinline__ kv_u64 bits_of(const Block& block, const Planes& planes, kv_u32 plane) {
   const kv_u32 lanes = lanes_of(block), least = byte_of(planes.least, plane), width = byte_of(planes.width, plane);
   kv_u64 bits = 0;
+#pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++)
     if (kv_lane() < lanes && element_of(lanes, i) < block.elements)
       bits |= (kv_u64)(byte_of(planes.values.at[i], plane) - least) << (i * width);
   return bits;
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_pack(
+// With two blocks on a multiprocessor at least there are registers enough, and none is spilled.
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kv_pack(
     const kv_u8* arena,    // [slots, stride]
     kv_u64 stride,
     kv_u32 slots,
