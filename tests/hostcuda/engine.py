@@ -21,6 +21,7 @@ class Span(ctypes.Structure):
         ("shadow", ctypes.c_void_p),
         ("argument", ctypes.c_int),
         ("writable", ctypes.c_int),
+        ("contended", ctypes.c_int),
     )
 
 

@@ -222,6 +222,12 @@ class PreparedLaunches:
         self._threads = threads
         self._kept: list[Any] = []
         self._borrowed: list[int] = []
+        self._written = [
+            value
+            for plan in plans
+            for argument, value in zip(plan.kernel.arguments, plan.values, strict=True)
+            if isinstance(value, Pointer) and not argument.is_const
+        ]
         self.array = (native.Launch * len(plans))(*(self._prepared(plan) for plan in plans))
 
     def __enter__(self) -> PreparedLaunches:
@@ -265,7 +271,9 @@ class PreparedLaunches:
         else:
             shadow = engine().new_shadow(pointer.address, pointer.bytes, True)
             self._borrowed.append(shadow)
-        return native.Span(pointer.address, pointer.address + pointer.bytes, shadow, position, writable)
+        begin, end = pointer.address, pointer.address + pointer.bytes
+        contended = any(begin < other.address + other.bytes and other.address < end for other in self._written)
+        return native.Span(begin, end, shadow, position, writable, contended)
 
 
 def edited(*edits: tuple[str, str], sources: Sources = source_of) -> Sources:

@@ -44,6 +44,7 @@ struct Span {
   Shadow* shadow;
   int argument;
   int writable;
+  int contended;  // some launch of the run may write there
 };
 
 struct Launch {

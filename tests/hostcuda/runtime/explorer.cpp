@@ -6,9 +6,9 @@
 // a step that was tried at a choice stays asleep below the other choices until one touches what it touched. All states
 // are still reached, so checks at each step see all of them.
 //
-// Modules must be instrumented: threads are interrupted before every access of global memory and every atomic. What a
-// thread does from its beginning, or from a barrier, up to such a place concerns nobody else; it is done at once and is
-// no step.
+// Modules must be instrumented: threads are interrupted before every atomic and every access of global memory that some
+// launch may write. What a thread does from its beginning, or from a barrier, up to such a place concerns nobody else;
+// it is done at once and is no step.
 #include "explorer.h"
 
 #include <algorithm>

@@ -187,7 +187,7 @@ bool find(const Access& access, Found& found) {
   }
   for (Shadow* shared : {block->shared_shadow, block->dynamic_shadow}) {
     if (shared == nullptr || !is_inside(address, shared->begin, shared->begin + shared->bytes)) continue;
-    found = {shared, {shared->begin, shared->begin + shared->bytes, shared, -2, 1}, true};
+    found = {shared, {shared->begin, shared->begin + shared->bytes, shared, -2, 1, 0}, true};
     return true;
   }
   const bool is_constant = is_in_object_of((const void*)launch.entry, address);
@@ -261,8 +261,9 @@ void check_access(const Access& access) {
   const bool has_width = (access.bytes & (access.bytes - 1)) == 0 && access.bytes <= 16;
   if (has_width && access.address % access.bytes != 0)
     refuse(FaultKind::kMisaligned, access, &found.span, "its address must be a multiple of %ld", (long)access.bytes);
-  // Threads of a block that meet in its shared memory are a matter of barriers, not of schedules.
-  if (access.is_atomic || !found.is_shared) {
+  // Who goes first where nobody writes makes no difference. Threads of a block that meet in its shared memory are a
+  // matter of barriers, not of schedules.
+  if (access.is_atomic || (!found.is_shared && found.span.contended)) {
     switch_here(access.is_atomic ? Point::kAtomic : Point::kAccess, access.code);
     engine.schedule->touches(access.address, access.address + access.bytes, access.writes);
     if (access.writes && !access.is_atomic) order_is_lost(access.address);
