@@ -158,7 +158,7 @@ def watch_memory(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_o
             pool.table.__class__ = pool.whole.__class__ = _watched_table(type(pool.table), scheduler, lock)
         arena = pool.arena.bytes.view(Watched)
         arena.kind, arena.visit = kind, bytes_of
-        pool.arena.bytes = arena
+        pool.arena.region = arena
 
 
 def watch_serving(
