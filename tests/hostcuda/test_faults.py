@@ -46,6 +46,7 @@ def fault_of(launcher: HostLauncher, *plans: LaunchPlan) -> HostFault:
         ("unwritten_output", "uninitialised", 0, "at byte 0 of 'to', which has 64: nobody has written byte 0"),
         ("unwritten_scratch", "uninitialised", 8, "at byte 32 of shared memory, which has 128: nobody has written"),
         ("scratch_overrun", "out_of_bounds", 31, "writes 4 bytes at"),
+        ("keeps_a_variable", "out_of_bounds", 0, "that is a variable of the module"),
     ],
 )
 def test_a_bad_access_is_found(name: str, kind: str, thread: int, message: str) -> None:
@@ -63,6 +64,13 @@ def test_a_sound_copy_is_no_fault() -> None:
     plan = memory_plan(launcher, "copies")
     launcher.launch(plan)
     assert buffer_of(launcher, plan, "to").download().tolist() == list(range(16))
+
+
+def test_a_table_of_the_module_may_be_read() -> None:
+    launcher = HostLauncher(Build.CHECK, FORWARD, planted_source)
+    plan = memory_plan(launcher, "reads_a_table")
+    launcher.launch(plan)
+    assert buffer_of(launcher, plan, "to").download().tolist() == [3, 1, 4, 1] * 4
 
 
 def buffer_of(launcher: HostLauncher, plan: LaunchPlan, name: str) -> HostBuffer:

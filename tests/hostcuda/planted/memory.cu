@@ -1,6 +1,9 @@
 // Accesses that no kernel may make. Each marked line is the one that the checker must name.
 constexpr kv_u32 kThreads = 32;
 
+__device__ const kv_u32 kTable[4] = {3, 1, 4, 1};
+__device__ kv_u32 kept_between_launches;
+
 extern "C" __global__ void __launch_bounds__(kThreads) kv_copies(const kv_u32* from, kv_u32* to, kv_u32 count) {
   if (threadIdx.x < count) to[threadIdx.x] = from[threadIdx.x];  // sound, and a fault where a buffer was freed
 }
@@ -52,4 +55,16 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   scratch[threadIdx.x + 1] = from[threadIdx.x % count];  // fault: scratch_overrun
   __syncthreads();
   to[threadIdx.x % count] = scratch[1];
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_reads_a_table(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  if (threadIdx.x < count) to[threadIdx.x] = kTable[from[threadIdx.x] % 4];  // sound
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_keeps_a_variable(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  if (threadIdx.x >= count) return;
+  to[threadIdx.x] = from[threadIdx.x] + kept_between_launches;
+  kept_between_launches = count;  // fault: keeps_a_variable
 }
