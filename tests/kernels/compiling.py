@@ -39,8 +39,12 @@ def nvrtcs() -> dict[int, Nvrtc]:
     return {library.version[0]: library for library in map(Nvrtc, installed())}
 
 
-@cache
 def compiled(file: str, architecture: str, major: int = TABLE_MAJOR) -> Compiled:
+    return _compiled(file, architecture, major)
+
+
+@cache
+def _compiled(file: str, architecture: str, major: int) -> Compiled:
     return nvrtcs()[major].compile(source_of(kernels_of()[file][0]), architecture)
 
 
