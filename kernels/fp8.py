@@ -256,7 +256,7 @@ def quantise_insert_v4(
     rows    uint32 [n], row of the page; no row of a slot twice
     values  bfloat16 [n, 512]
 
-    Bytes: 1024 read and 584 written a row, 13 for its slot, place, generation and refusal; a word for each slot among 32
+    Bytes: 1024 read and 584 written a row, 13 for its slot, place, generation and refusal; a word a slot among 32
     neighbours.
     Floor at 4.3 TB/s: 8 ki rows 3.1 us, under a launch.
     A row beyond the page is refused as ``BAD_ARGUMENT``.
