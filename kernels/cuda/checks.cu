@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_page_checksum(
   if (kv_lane() == 0) parts[kv_warp()] = sum;
   __syncthreads();  // parts are there, and all reads come before thread 0's second look
   if (threadIdx.x != 0 || kv_look_again(check, entry, slot) != kv_refusal::kApplied) return;
-  for (kv_u32 k = 1; k < kWarps; ++k) sum += parts[k];
+  for (kv_u32 k = 1; k < (blockDim.x + kWarpLanes - 1) / kWarpLanes; ++k) sum += parts[k];
   sums[entry] = spread(sum, bytes);
 }
 

@@ -42,6 +42,22 @@ REWRITE = Kernel(
 )
 """A warp a slot: evicts it, takes it, fills it with the pattern of its new generation, seals it; and again."""
 
+PUBLISH = Kernel(
+    "publish",
+    "words.cu",
+    (
+        Argument("machine", "u32", "kv_events::Machine"),
+        Argument("event", "u32", "seal"),
+        Argument("arguments", "const i64*", "int64 [width], of the event"),
+        Argument("word", "u64*", "uint64 [1]"),
+        Argument("page", "u8*", "uint8 [16]", alignment=16),
+        Argument("value", "u32", "what every 4 bytes become"),
+    ),
+    headers=HEADERS,
+    threads=32,
+)
+"""Writes a slot that it owns, by plain stores, and seals it."""
+
 PEEK = Kernel(
     "peek",
     "words.cu",
@@ -56,7 +72,7 @@ PEEK = Kernel(
     headers=HEADERS,
 )
 
-PROGRAMS = (E4M3_DIFFERENCES, REWRITE, PEEK)
+PROGRAMS = (E4M3_DIFFERENCES, REWRITE, PUBLISH, PEEK)
 
 PATTERN = 0x9E3779B1
 """Every 4 bytes of a slot in generation g are ``g * PATTERN + slot``."""

@@ -26,12 +26,13 @@ extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
   const kv_u32 slot = blockIdx.x;
   kv_u64* const word = words + slot;
   kv_u8* const page = arena + (kv_u64)slot * bytes;
+  const kv_i64 zeros[8] = {};
   kv_i64 given[8];
   for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   kv_u32 count = 0;
   for (kv_u32 round = 0; round < rounds; ++round) {
-    if (!fires(word, machine, events[0], given)) continue;  // pinned: another time
-    if (!fires(word, machine, events[1], given)) break;     // retired
+    if (!fires(word, machine, events[0], zeros)) continue;  // pinned: another time
+    if (!fires(word, machine, events[1], zeros)) break;     // retired
     kv_u32 generation = 0;
     if (kv_lane() == 0) generation = (kv_u32)kv_events::generation_of(machine, kv_load_relaxed(word));
     generation = __shfl_sync(kWholeWarp, generation, 0);
@@ -43,6 +44,17 @@ extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
     ++count;
   }
   if (kv_lane() == 0) taken[slot] = count;
+}
+
+extern "C" __global__ void __launch_bounds__(32) kv_publish(
+    kv_u32 machine,
+    kv_u32 event,
+    const kv_i64* arguments,
+    kv_u64* word,
+    kv_u8* page,
+    kv_u32 value) {
+  if (kv_lane() == 0) kv_store16(page, make_uint4(value, value, value, value));
+  fires(word, machine, event, arguments);
 }
 
 extern "C" __global__ void __launch_bounds__(256) kv_peek(

@@ -1,0 +1,222 @@
+"""Copies without a pin, while a slot is evicted, taken anew, written and sealed: in every schedule, and in threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from kvfsm.kernels.checks import page_checksum_plan
+from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, window_gather_plan
+from kvfsm.kernels.launch import Kernel, LaunchPlan, Value
+from kvfsm.kernels.reading import Check
+from kvfsm.kernels.words import event_number, machine_number
+from kvfsm.runtime.generated import KINDS, Refusal
+
+from ..gpu.programs import PATTERN, PUBLISH, REWRITE, program_source
+from ..hostcuda.building import Build
+from ..hostcuda.exploring import ScheduleFailure, explore
+from ..hostcuda.host import HostBuffer, HostLauncher, Sources, edited
+from ..hostcuda.threads import ThreadRace, run_threads
+from .pools import PINNED
+
+UNTOUCHED = 0xEEEEEEEE
+
+
+@dataclass
+class Moving:
+    """A slot of 16 bytes, sealed in generation 1 with its pattern, a reader of it, and a rewriter."""
+
+    launcher: HostLauncher
+    kind: str
+    reader: str
+    outcomes: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        layout, states = KINDS[self.kind].LAYOUT, KINDS[self.kind].STATES
+        up = self.launcher.upload
+        self.words = up(np.array([layout.pack(state=states["RESIDENT"], generation=1)], np.uint64))
+        self.arena = up(np.full((1, 4), PATTERN, np.uint32).view(np.uint8))
+        self.refusals = up(np.zeros(1, np.uint8))
+        shape, dtype = ((1,), np.uint64) if self.reader == "page_checksum" else ((1, 4), np.uint32)
+        self.out: HostBuffer = up(np.full(shape, UNTOUCHED, dtype))
+        self._kept = [up(np.array(one)) for one in self._inputs()]
+        self.taken = up(np.zeros(1, np.uint32))
+        self.right = [PATTERN] * 4
+
+    def alone(self) -> list[int]:
+        """What the reader's first thread makes of the slot when nobody disturbs it."""
+        found = list[int]()
+        explore(self.launcher, self.plans[:1], lambda: found.extend(self.out.array.reshape(-1).tolist()), threads=1)
+        self.out.write(np.full_like(self.out.array, UNTOUCHED))
+        self.refusals.write(np.zeros(1, np.uint8))
+        return found
+
+    def _inputs(self) -> list[np.ndarray]:
+        events = KINDS[self.kind].EVENTS
+        numbers = [event_number(self.kind, name) for name in ("evict", "take", "seal")]
+        seal = [1 if given.name == "layers" else 0 for given in events["seal"].given]
+        return [np.zeros(1, np.int32), np.ones(1, np.uint32), np.array(numbers, np.uint32), np.array(seal, np.int64),
+                np.zeros(1, np.int64), np.array([0, 1], np.uint32), np.zeros(1, np.uint32)]  # fmt: skip
+
+    @property
+    def plans(self) -> list[LaunchPlan]:
+        ids, expected, events, seal, positions, starts, versions = (one.pointer for one in self._kept)
+        check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
+        arena, out = self.arena.pointer, self.out.pointer
+        readers: dict[str, Callable[[], LaunchPlan]] = {
+            "gather": lambda: gather_plan(arena, 16, 1, ids, 1, 16, out, check=check),
+            "window_gather": lambda: window_gather_plan(
+                arena, 16, 1, ids, 1, 1, positions, 1, 1, 16, out, check=check
+            ),
+            "indexer_gather": lambda: indexer_gather_plan(
+                arena, None, 16, 1, ids, starts, 1, 1, 16, 0, out, None, 1,
+                check=Check(self.kind, check.words, expected, check.refusals, versions=versions),
+            ),
+            "page_checksum": lambda: page_checksum_plan(arena, 16, 1, ids, 1, 16, out, check=check),
+        }  # fmt: skip
+        rewrite = (
+            machine_number(self.kind), events, seal, seal.bytes // 8, self.words.pointer, arena, 16, 1,
+            self.taken.pointer,
+        )  # fmt: skip
+        return [readers[self.reader](), LaunchPlan(REWRITE, (1, 1, 1), rewrite)]
+
+    def check(self) -> None:
+        """The right bytes, or a refusal whose reason was true; foreign bytes never."""
+        code, found = int(self.refusals.array[0]), self.out.array.reshape(-1).tolist()
+        right = self.right
+        told = {tuple(right): "right", (UNTOUCHED,) * len(right): "untouched", (0,) * len(right): "cleared"}
+        what = told.get(tuple(found), "foreign")
+        assert what == "right" or (code and what != "foreign"), f"refusal {code}, bytes {what}"
+        assert code in (0, Refusal.STALE, Refusal.ILLEGAL), f"refused as {code}"
+        self.outcomes[code, what] += 1
+
+
+def moving(kind: str, reader: str, sources: Sources = program_source) -> Moving:
+    made = Moving(HostLauncher(Build.CHECK, sources=sources, races=False), kind, reader)
+    if reader == "page_checksum":
+        made.right = made.alone()  # of a block of one thread the sum is another one
+    return made
+
+
+READERS = [(kind, "gather") for kind in PINNED] + [
+    ("swa_window", "window_gather"), ("indexer_state", "indexer_gather"), ("compressed_kv", "page_checksum"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "reader"), READERS)
+def test_no_schedule_gives_foreign_bytes(kind: str, reader: str) -> None:
+    made = moving(kind, reader)
+    explored = explore(made.launcher, made.plans, made.check, threads=1)
+    print(explored, made.outcomes)
+    late = "untouched" if reader == "page_checksum" else "cleared"  # a sum is written when all is known
+    assert {(0, "right"), (Refusal.STALE, "untouched"), (Refusal.STALE, late)} <= set(made.outcomes)
+    assert explored.executions >= 10
+
+
+def test_two_readers_and_two_turns_of_the_rewriter() -> None:
+    made = moving("swa_window", "gather")
+    other = Moving(made.launcher, made.kind, made.reader)
+    reads, rewrites = made.plans
+    rewrites = with_values(rewrites, rounds=2)
+    again = with_values(reads, out=other.out.pointer, refusals=other.refusals.pointer)
+
+    def check() -> None:
+        made.check()
+        other.check()
+
+    explored = explore(made.launcher, [reads, again, rewrites], check, threads=1)
+    print(explored, made.outcomes)
+    assert made.outcomes.keys() == other.outcomes.keys()
+    assert explored.executions > 100
+
+
+def with_values(plan: LaunchPlan, **changed: Value) -> LaunchPlan:
+    return LaunchPlan(plan.kernel, plan.grid, tuple((plan.named() | changed).values()))
+
+
+LOOK_AGAIN = "const kv_u8 code = kv_answer(check, kv_add_release(check.words + slot, 0), entry);"
+BUGS = {
+    "no second look": (LOOK_AGAIN, "const kv_u8 code = kv_refusal::kApplied; (void)slot;"),
+    "a second look at the state alone": (
+        LOOK_AGAIN,
+        "const kv_u64 now = kv_add_release(check.words + slot, 0);\n"
+        "  const kv_u8 code = kv_events::read(check.machine, now, kv_events::generation_of(check.machine, now));",
+    ),
+    "a second look before the copy": (
+        "  copy16<false>(to, arena + (kv_u64)slot * stride + strip.begin, strip.bytes);\n"
+        "  if (look_again(check, strip.item, slot) != kv_refusal::kApplied) fill16<false>(to, strip.bytes, 0);\n",
+        "  const kv_u32 again = look_again(check, strip.item, slot);\n"
+        "  copy16<false>(to, arena + (kv_u64)slot * stride + strip.begin, strip.bytes);\n"
+        "  if (again != kv_refusal::kApplied) fill16<false>(to, strip.bytes, 0);\n",
+    ),
+    "a refused strip is left as it was read": (
+        "kApplied) fill16<false>(to, strip.bytes, 0);", "kApplied) return;",
+    ),
+}  # fmt: skip
+
+
+def gather_with(*edits: tuple[str, str]) -> Sources:
+    """The rewriter as it is, beside a gather with some edits."""
+    changed = edited(*edits)
+
+    def sources(kernel: Kernel) -> str:
+        return changed(kernel) if kernel.name == "gather" else program_source(kernel)
+
+    return sources
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_has_a_schedule_that_shows_it(name: str) -> None:
+    made = moving("swa_window", "gather", gather_with(BUGS[name]))
+    with pytest.raises(ScheduleFailure, match="foreign"):
+        explore(made.launcher, made.plans, made.check, threads=1)
+
+
+@pytest.mark.parametrize(("kind", "reader"), READERS)
+def test_memory_order_holds_in_threads(kind: str, reader: str) -> None:
+    made = moving(kind, reader)
+    assert run_threads(made.launcher, made.plans, made.check, rounds=200, threads=1) >= 1
+
+
+class Publishing(Moving):
+    """The slot is being filled; its writer publishes it, by plain stores, while a gather looks for it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layout, states = KINDS[self.kind].LAYOUT, KINDS[self.kind].STATES
+        self.words.write(np.array([layout.pack(state=states["FILLING"], generation=1)], np.uint64))
+        self.arena.write(np.zeros((1, 4), np.uint32).view(np.uint8))
+        self.seal = self.launcher.upload(np.array([1, 0, 0], np.int64))
+
+    @property
+    def plans(self) -> list[LaunchPlan]:
+        reader, _ = super().plans
+        numbers = machine_number(self.kind), event_number(self.kind, "seal")
+        values = (*numbers, self.seal.pointer, self.words.pointer, self.arena.pointer, PATTERN)
+        return [reader, LaunchPlan(PUBLISH, (1, 1, 1), values)]
+
+    def check(self) -> None:
+        code, found = int(self.refusals.array[0]), set(self.out.array.reshape(-1).tolist())
+        assert (code, found) in ((0, {PATTERN}), (Refusal.BUSY, {UNTOUCHED}))
+
+
+PLAIN = "return kToSlots ? kv_load16(from + 16ULL * at) : kv_load16_relaxed(from + 16ULL * at);"
+"""Relaxed loads are no race whatever orders them, and ThreadSanitizer says nothing. So here they are plain."""
+
+
+@pytest.mark.parametrize("look", ["kv_load_acquire", "kv_load_relaxed"])
+def test_the_first_look_acquires_what_the_seal_released(look: str) -> None:
+    acquire = "kv_answer(check, kv_load_acquire(check.words + slot), entry)"
+    edits = (PLAIN, "return kv_load16(from + 16ULL * at);"), (acquire, acquire.replace("kv_load_acquire", look))
+    launcher = HostLauncher(Build.CHECK, sources=gather_with(*edits), races=False)
+    made = Publishing(launcher, "swa_window", "gather")
+    explore(launcher, made.plans, made.check, threads=1)  # which sees no order of memory
+    if look == "kv_load_acquire":
+        assert run_threads(launcher, made.plans, made.check, rounds=1000, threads=1) >= 1
+    else:
+        with pytest.raises(ThreadRace):
+            run_threads(launcher, made.plans, rounds=1000, threads=1)
