@@ -1,4 +1,5 @@
-// Actors of a protocol over one slot, on top of words.cu: one thread that does what its script says.
+// An actor of a protocol over one slot, on top of kv_words::change: one thread that does what its script says.
+// actors.py puts the machine's name in place of KIND.
 namespace kv_actors {
 enum Deed : kv_u32 {
   kNothing = 0,
@@ -11,7 +12,6 @@ constexpr kv_u32 kNoEvent = 0xFFFFFFFFu;
 // Fires the events of a script one after the other, each followed by its deed, until one is refused.
 extern "C" __global__ void __launch_bounds__(32) kv_actor(
     kv_u64* word,              // [1] read and changed
-    kv_u32 machine,
     kv_u32 steps,
     const kv_u32* events,      // [steps] kNoEvent: only the deed
     const kv_i64* arguments,   // [width, steps]
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(32) kv_actor(
     const kv_u32 event = events[step];
     if (event != kv_actors::kNoEvent) {
       const kv_u8 code = kv_words::change(word, [=](kv_u64 now, kv_u64* next) {
-        return kv_events::fire(machine, event, now, arguments + step, steps, next);
+        return kv_events::KIND::fire(event, now, arguments + step, steps, next);
       });
       refusals[step] = code;
       if (code != kv_refusal::kApplied) return;

@@ -16,7 +16,7 @@ import numpy as np
 
 from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
 from kvfsm.kernels.source import source_of
-from kvfsm.kernels.words import HEADERS, event_number, machine_number
+from kvfsm.kernels.words import HEADERS, event_number
 from kvfsm.runtime.generated import KINDS
 from kvfsm.spec.checking.explore import explore
 from kvfsm.spec.checking.grounding import ground
@@ -25,7 +25,7 @@ from kvfsm.spec.language.load import load_spec
 from kvfsm.spec.language.model import Argument as SpecArgument
 from kvfsm.spec.language.model import Machine
 
-from ..hostcuda.host import HostBuffer, HostLauncher
+from ..hostcuda.host import HostBuffer, HostLauncher, Sources
 
 ACTOR = Kernel(
     name="actor",
@@ -34,7 +34,6 @@ ACTOR = Kernel(
     threads=32,
     arguments=(
         Argument("word", "u64*"),
-        Argument("machine", "u32"),
         Argument("steps", "u32"),
         Argument("events", "const u32*"),
         Argument("arguments", "const i64*"),
@@ -54,10 +53,19 @@ NARROW = {"pins": 2, "holds": 1, "generation": 2, "layout": 1, "landed": 1, "ver
 """Bits of the fields of a machine in the protocol; scripts stay within."""
 
 
-def actor_source(kernel: Kernel) -> str:
-    """Of words.cu with the actors behind it."""
-    own = Path(__file__).with_name("actors.cu")
-    return f'{source_of(kernel)}#line 1 "tests/kernels/{own.name}"\n{own.read_text("utf-8")}'
+END_OF_HELPERS = "}  // namespace kv_words\n"
+
+
+def actor_source(kind: str) -> Sources:
+    """The actors of one machine, on top of what words.cu has before its kernels."""
+
+    def source(kernel: Kernel) -> str:
+        helpers, end, _ = source_of(kernel).partition(END_OF_HELPERS)
+        own = Path(__file__).with_name("actors.cu")
+        text = own.read_text("utf-8").replace("KIND", kind)
+        return f'{helpers}{end}#line 1 "tests/kernels/{own.name}"\n{text}'
+
+    return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,7 @@ class Stage:
         self.seen.append(launcher.upload(np.full(2, UNSEEN, np.uint64)))
         given = [launcher.upload(array).pointer for array in (numbers, arguments, deeds, values)]
         after = (self.payload.pointer, self.refusals[-1].pointer, self.seen[-1].pointer)
-        return LaunchPlan(ACTOR, (1, 1, 1), (self.word.pointer, machine_number(self.kind), n, *given, *after))
+        return LaunchPlan(ACTOR, (1, 1, 1), (self.word.pointer, n, *given, *after))
 
     @property
     def refused(self) -> Refused:
@@ -151,9 +159,10 @@ class Stage:
 
     def readers_read_what_they_meant(self) -> None:
         """Whoever read, read both words of the generation that it had asked for."""
-        for script, seen in zip(self.scripts, self.seen, strict=True):
-            assert seen.array.tolist() in ([UNSEEN, UNSEEN], [script.generation] * 2), (
-                f"bytes of generation {script.generation} were asked for, and {seen.array.tolist()} were read"
+        for script, buffer in zip(self.scripts, self.seen, strict=True):
+            seen = buffer.array.tolist()
+            assert seen in ([UNSEEN, UNSEEN], [script.generation] * 2), (
+                f"bytes of generation {script.generation} were asked for, and {seen} were read"
             )
 
     def no_pin_is_left(self) -> None:
