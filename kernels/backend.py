@@ -152,6 +152,18 @@ class KernelBackend:
 
     # ---- what a device does besides -------------------------------------------------------------------------------
 
+    def copy_slots(self, target: Any, to: Slots, source: Any, slots: Slots) -> None:
+        """Reads and writes n x slot bytes twice: they go through the staged buffer, and not to the host."""
+        with self._launches():
+            for some in _slices(len(slots), self._entries):
+                ids, others = self._outbox.send(slots[some].astype(np.int32), to[some].astype(np.int32))
+                for turn, columns in self._turns(source, some.stop - some.start):
+                    count, size, first = turn.stop - turn.start, columns.stop - columns.start, 4 * turn.start
+                    read = _columns(source, columns), source.stride, len(source), ids.skip(first)
+                    self.launcher.launch(copies.gather_plan(*read, count, size, self._staged.pointer))
+                    written = _columns(target, columns), target.stride, len(target), others.skip(first)
+                    self.launcher.launch(copies.scatter_plan(*written, count, size, self._staged.pointer))
+
     def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
         """Reads n x slot bytes, writes what they take packed, and brings that to the host."""
         cut, table = self._cut_of(layout)
@@ -228,14 +240,15 @@ class KernelBackend:
         if not isinstance(arena, RemoteBytes):
             return self._host.gather(arena, slots), 0
         found = np.empty((len(slots), *arena.shape[1:]), np.uint8)
-        with self._launches():
-            self.words.send()
-            for some in _slices(len(slots), self._entries):
-                with self.words.pinned(kind, slots[some], expected[some]) as pins:
-                    self._gather(arena, pins.slots, found[some], pins)
-                    if code := self.words.refusal(pins):
-                        return found, code
-        return found, 0
+        for _ in range(2):
+            with self._launches():
+                self.words.send()
+                code = self._read(kind, arena, slots, expected, found)
+            if not code:
+                break
+            # A word stays as it was while some launch of others has a pin that the host's word doesn't bear.
+            self.words.send_again(kind, slots)
+        return found, code
 
     def ended(self) -> Done | None:
         """Says whether all that was launched so far has ended; None when it has."""
@@ -282,6 +295,15 @@ class KernelBackend:
                 yield
             finally:
                 self._last = self.launcher.mark()
+
+    def _read(self, kind: str, arena: RemoteBytes, slots: Slots, expected: npt.NDArray[Any], out: Bytes) -> int:
+        """As ``read`` into ``out``, once; the code of the first refusal."""
+        for some in _slices(len(slots), self._entries):
+            with self.words.pinned(kind, slots[some], expected[some]) as pins:
+                self._gather(arena, pins.slots, out[some], pins)
+                if code := self.words.refusal(pins):
+                    return code
+        return 0
 
     def _gather(self, arena: RemoteBytes, ids: Pointer, out: Bytes, pins: Pins | None = None) -> None:
         """Bytes of so many slots as ``out`` is long, in turns; those of refused slots are not to be used."""

@@ -128,6 +128,11 @@ class DeviceWords:
             found.words[slots] = after
             found.unsent[slots] = True
 
+    def send_again(self, kind: str, slots: Slots) -> None:
+        """Let the next ``send`` bring these words, whether they have changed or not."""
+        with self._lock:
+            self._kinds[kind].unsent[slots] = True
+
     def note_pins(self, kind: str, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
         """Some slots were leased, with these arguments of the event."""
         with self._lock:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 
+_BYTES_AT_ONCE = 1 << 26  # that wait in memory of the host on their way from or to a device
+
 
 class Backend(Protocol):
     """Kernels over an arena.
@@ -82,6 +84,10 @@ class Device(Protocol):
         """
         ...
 
+    def copy_slots(self, target: Any, to: Slots, source: Any, slots: Slots) -> None:
+        """Bytes of some slots into as many others, of arenas that the host can't touch."""
+        ...
+
     def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
         """As ``pack``, of some slots of an arena that the host can't touch."""
         ...
@@ -97,6 +103,19 @@ class Device(Protocol):
     def ended(self) -> Done | None:
         """Says whether all that was launched so far has ended; None when it has."""
         ...
+
+
+def copy_slots(backend: Backend, target: Arena, to: Slots, source: Arena, slots: Slots) -> None:
+    """Bytes of some slots into as many others, wherever both lie."""
+    if not (target.is_remote or source.is_remote):
+        backend.scatter(target.region, to, backend.gather(source.region, slots))
+    elif isinstance(backend, Device) and target.is_remote and source.is_remote:
+        backend.copy_slots(target.region, to, source.region, slots)
+    else:
+        most = max(1, _BYTES_AT_ONCE // source.stride)
+        for begin in range(0, len(slots), most):
+            some = slice(begin, begin + most)
+            backend.scatter(target.region, to[some], backend.gather(source.region, slots[some]))
 
 
 def pack_slots(backend: Backend, arena: Arena, slots: Slots, lossy: bool) -> list[bytes]:

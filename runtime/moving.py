@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arena import Arena
+from .backend import copy_slots
 from .core import Buffers
 from .errors import Refused
 from .generated import Refusal
@@ -110,7 +111,7 @@ def _copy(manager: Manager, before: Arena, after: Arena) -> None:
         return
     if after.is_remote or before.is_remote:
         every = np.arange(len(after))
-        manager.backend.scatter(after.region, every, manager.backend.gather(before.region, every))
+        copy_slots(manager.backend, after, every, before, every)
     else:
         after.bytes[:] = before.bytes
 

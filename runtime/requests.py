@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
+from .backend import copy_slots
 from .coverage import Coverage, coverage_of
 from .drafts import Drafts
 from .errors import Refused
@@ -639,8 +640,8 @@ class RequestTable:
                 assert self._window is not None
                 targets, sources = self._window.copies(row, held, length)
             if len(targets):
-                arena = manager.core.pools[kind].arena.region
-                manager.backend.scatter(arena, targets, manager.backend.gather(arena, sources))
+                arena = manager.core.pools[kind].arena
+                copy_slots(manager.backend, arena, targets, arena, sources)
 
     def _take_over(self, row: int, lease: Lease) -> None:
         """The lease's paged pins become the row's; its boundary slots, which were copied, are given back."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
+from .backend import copy_slots
 from .errors import Refused
 from .index import Spot
 from .keys import Keys
@@ -134,8 +135,7 @@ class RowPublisher:
             try:
                 core.make_room({kind: len(places)})
                 copied[kind] = pool.take(len(places), pool.rules.take(), whose=whose), places
-                copies = manager.backend.gather(pool.arena.region, source)
-                manager.backend.scatter(pool.arena.region, copied[kind][0], copies)
+                copy_slots(manager.backend, pool.arena, copied[kind][0], pool.arena, source)
             except Refused:
                 continue  # a window or tail that is not kept costs a replay, nothing else
             except BaseException:

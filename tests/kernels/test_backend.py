@@ -14,6 +14,7 @@ import pytest
 
 from kvfsm.kernels import words as word_kernels
 from kvfsm.kernels.backend import AT_ITS_EVENT, BY_THE_ENGINE, WITH_A_READ, WITH_BYTES, KernelBackend
+from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
 from kvfsm.kernels.reference import NumpyBackend
@@ -229,32 +230,78 @@ def test_words_that_nobody_sent_are_seen() -> None:
         check_words(here)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "refusal"), [("generation", 9, Refusal.STALE), ("state", "loading", Refusal.PENDING)]
-)
-def test_a_slot_whose_word_moved_is_refused_by_the_launch_that_copies_it(
-    field: str, value: int | str, refusal: Refusal
-) -> None:
+def test_a_slot_whose_generation_moved_is_refused_by_the_launch_that_copies_it() -> None:
+    here = world()
+    publish(here.manager)
+    pool, part = here.manager.core.pools["compressed_kv"], PROFILE.layouts["compressed_kv"].parts[0]
+    with here.manager.acquire(here.manager.match(here.manager.keys(PROMPT))) as lease:
+        slots = lease.slots["compressed_kv"]
+        leased = pool.generations(slots)
+        here.manager.read("compressed_kv", part.name, part.layer, slots, leased)
+        with pytest.raises(Refused) as refused:
+            here.manager.read("compressed_kv", part.name, part.layer, slots, leased - [0, 1, 0])
+        assert (refused.value.refusal, refused.value.layer) == (Refusal.STALE, "device")
+        codes = here.launcher.buffer_at(here.backend.words._leases.pointer)
+        assert codes is not None
+        assert codes.download(3).tolist() == [CallRefusal.RELEASED, Refusal.STALE, CallRefusal.RELEASED]
+        assert lease.view("compressed_kv", part.name, part.layer).any()  # and nothing of it is left
+    check_words(here)
+
+
+def test_a_slot_that_nobody_may_read_is_refused_by_the_launch() -> None:
+    here = world()
+    fill = here.manager.reserve(here.manager.keys(PROMPT), 0, 3)
+    slots, generations = fill.slots["compressed_kv"], fill.generations["compressed_kv"]
+    pool = here.manager.core.pools["compressed_kv"]
+    found, code = here.backend.read("compressed_kv", pool.arena.region, slots, generations)
+    assert Refusal(code) is Refusal.BUSY and found.shape == (3, pool.arena.stride)
+
+
+def test_a_word_that_the_device_kept_is_sent_again() -> None:
+    """As after ``put_words`` found a pin there of somebody's launch."""
     here, table = world(), KINDS["compressed_kv"]
     publish(here.manager)
+    expected = read(here.manager)
     with here.manager.acquire(here.manager.match(here.manager.keys(PROMPT))) as lease:
         here.backend.send_words()
-        buffer = here.launcher.buffer_at(here.backend.words.of("compressed_kv"))
+        buffer = here.launcher.buffer_at(here.backend.words.pointer)
         assert buffer is not None
         words = buffer.download()
         first = int(here.backend.words.first[word_kernels.machine_number("compressed_kv")])
         place = first + int(lease.slots["compressed_kv"][1])
-        number = value if isinstance(value, int) else int(table.STATES[value.upper()])
-        unpacked = table.LAYOUT.unpack(int(words[place]))
-        words[place] = table.LAYOUT.pack(**{**unpacked, field: number})
+        kept = {**table.LAYOUT.unpack(int(words[place])), "generation": 0}
+        words[place] = table.LAYOUT.pack(**kept)
         buffer.write(words)
-        with pytest.raises(Refused) as refused:
-            lease.view("compressed_kv", "entries", 2)
-        assert (refused.value.refusal, refused.value.layer) == (refusal, "device")
-        window = PROFILE.layouts["swa_window"].parts[0]
-        assert lease.view("swa_window", window.name, window.layer).any()  # other kinds are read
-        pins = table.LAYOUT.field("pins")
-        assert not (buffer.download() >> np.uint64(pins.shift) & np.uint64(pins.mask)).any()  # and no pin is left
+        here.launcher.plans.clear()
+        lease.view("compressed_kv", "entries", 2)
+        assert here.launcher.names == [
+            "validate_pin",
+            "gather",
+            "unpin",
+            "put_words",
+            "validate_pin",
+            "gather",
+            "unpin",
+        ]
+    assert read(here.manager) == expected
+    check_words(here)
+
+
+def test_boundaries_are_copied_on_the_device() -> None:
+    here, there = world(), numpy_manager()
+    tails = []
+    for manager in (here.manager, there):
+        publish(manager)
+        lease = manager.acquire(manager.match(manager.keys(PROMPT), len(PROMPT)))
+        before = len(here.launcher.plans)
+        row = manager.requests.admit(len(PROMPT), lease=lease)
+        if manager is here.manager:
+            copied = here.launcher.names[before:]
+            assert copied.count("gather") == copied.count("scatter") >= 2
+        arena = manager.core.pools["uncompressed_tail"].arena
+        tails.append(manager.backend.gather(arena.region, manager.requests.tail_table(np.array([row]))))
+    assert tails[0].tolist() == tails[1].tolist() and tails[0].any()
+    assert here.manager.audit().ok
 
 
 def test_every_kernel_that_the_spec_names_is_there_and_has_its_moment() -> None:
