@@ -65,6 +65,8 @@ CHANNELS = 4
 LANES = 32
 ELEMENTS_MAX = 512
 INDEX_ELEMENTS = 128
+KEYS_AT_ONCE = 4
+"""That one block of threads makes."""
 
 NOTHING, ROWS, CARRY = 0, 1, 2
 """Where the window before an entry's own lies: there is none, among the rows, or among the rows carried over."""
@@ -156,7 +158,7 @@ def compress(compressor: Compressor, windows: Windows[Arrays], out: Floats, refu
     refusals  uint8 [most], read and written: an entry that has a code already is left alone; one whose rows or position
               are not there gets ``BAD_ARGUMENT``
 
-    Bytes: ``compressor.bytes_read`` read and 4 elements written an entry, and 23 for its numbers and its refusal; the
+    Bytes: ``compressor.bytes_read`` read and 4 elements written an entry, and 14 for its numbers and its refusal; the
     bias, which is the same for all entries, comes from the cache after the first.
     Floor at 4.3 TB/s without the bias: CSA of 512, 32 ki entries 282 us; HCA of 512 and 128 rows, 1 ki entries 126 us.
     Source: DeepSeek-V4 report (arXiv 2606.19348), equations 9 to 12 and 20 to 23; halves of a row as `transformers`
@@ -180,7 +182,7 @@ def compress_v4(
 
     Channels of the part with positions are rounded to bfloat16, the others go from float32 to FP8 at once.
 
-    Bytes: ``compressor.bytes_read`` read and 584 written an entry, and 44 for its numbers, slot and refusal.
+    Bytes: ``compressor.bytes_read`` read and 584 written an entry, and 34 for its numbers, slot, word and refusal.
     """
     data, scales = v4_views(pages, page_rows)
     found = _within(compressor, windows, check.refusals)
@@ -208,7 +210,7 @@ def compress_index_key(
 ) -> None:
     """Entries of 128 as indexer keys of 132 bytes; see ``fp8.quantise_insert_rows`` for pages and ``check``.
 
-    Bytes: ``compressor.bytes_read`` read and 132 written an entry, and 44 for its numbers, slot and refusal.
+    Bytes: ``compressor.bytes_read`` read and 132 written an entry, and 34 for its numbers, slot, word and refusal.
     """
     codes, scales = row_views(pages, page_rows, INDEX_ELEMENTS)
     found = _within(compressor, windows, check.refusals)
@@ -375,7 +377,7 @@ COMPRESS_INDEX_KEY = Kernel(
     "compress.cu",
     (*_WINDOWS, *_PAGES, Argument("power_of_two", "u32", "1: scales are rounded up to powers of two"), *CHECK),
     _HEADERS,
-    threads=32,
+    threads=128,
 )
 
 
@@ -412,14 +414,14 @@ def compress_index_key_plan(
     least_peak: float = INDEX_LEAST_PEAK,
     power_of_two: bool = False,
 ) -> LaunchPlan:
-    """A warp an entry. LaunchRefused: memory is too short, or keys are not of 128."""
+    """A block for four entries. LaunchRefused: memory is too short, or keys are not of 128."""
     if compressor.elements != INDEX_ELEMENTS:
         what = f"keys of {compressor.elements}"
         raise LaunchRefused(f"kv_compress_index_key is given {what}; fix: {INDEX_ELEMENTS}, or compress to float32")
     pages = _page_values(COMPRESS_INDEX_KEY, entries, INDEX_ELEMENTS + 4, windows, least_peak)
     given = (*_window_values(COMPRESS_INDEX_KEY, compressor, windows, INDEX_ELEMENTS), *pages, int(power_of_two))
     values = (*given, *check_values(COMPRESS_INDEX_KEY, check, entries.slots, windows.most))
-    return LaunchPlan(COMPRESS_INDEX_KEY, blocks(windows.most, 1), values)
+    return LaunchPlan(COMPRESS_INDEX_KEY, blocks(windows.most, KEYS_AT_ONCE), values)
 
 
 def _window_values(

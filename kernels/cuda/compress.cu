@@ -1,9 +1,9 @@
 // Rows compressed to entries: pooled by the softmax of their gates, normed, turned by their position; as float32, or as
-// FP8 in pages. Meaning, order of sums, plans, references and bytes in kernels/compress.py. A block has one entry, a
-// thread four neighbouring channels of it.
+// FP8 in pages. Meaning, order of sums, plans, references and bytes in kernels/compress.py. A block has one entry, or
+// a warp has one key; a thread has four neighbouring channels.
 
 constexpr kv_u32 kThreads = 128;
-constexpr kv_u32 kKeyThreads = 32;
+constexpr kv_u32 kKeysOfBlock = kThreads / kWarpLanes;  // kernels/compress.py: KEYS_AT_ONCE
 constexpr kv_u32 kRowsAtOnce = 8;  // kernels/compress.py: ROWS_AT_ONCE
 constexpr kv_u32 kChannels = 4;    // kernels/compress.py: CHANNELS
 
@@ -15,7 +15,7 @@ static_assert(kThreads * kChannels == 512, "a block has an entry of DeepSeek-V4"
 static_assert(kV4Codes % (kV4GroupThreads * kChannels) == 0, "codes are whole groups");
 
 constexpr kv_u32 kKeyElements = 128;
-static_assert(kKeyThreads * kChannels == kKeyElements, "a warp has a key");
+static_assert(kWarpLanes * kChannels == kKeyElements, "a warp has a key");
 
 // Where the window before an entry's own lies.
 enum Origin : kv_u8 {
@@ -161,7 +161,7 @@ __device__ __forceinline__ Four pooled(const Windows& w, const Entry& entry, kv_
 }
 
 // Divides by the root mean square over the whole block, and scales. Threads without channels bring nothing to the sum.
-// `warps` is shared memory, a number for each warp.
+// `warps` is shared memory, a number for each warp; null where an entry has one warp, which then waits for no other.
 __device__ __forceinline__ Four normed(const Windows& w, kv_u32 channel, const Four& values, float* warps) {
   const bool has_channels = channel < w.elements;
   float square = 0.0f;
@@ -171,10 +171,13 @@ __device__ __forceinline__ Four normed(const Windows& w, kv_u32 channel, const F
   }
   for (kv_u32 distance = kWarpLanes / 2; distance != 0; distance /= 2)
     square = __fadd_rn(square, __shfl_xor_sync(kWholeWarp, square, distance));
-  if (kv_lane() == 0) warps[kv_warp()] = square;
-  __syncthreads();
-  float total = warps[0];
-  for (kv_u32 warp = 1; warp * kWarpLanes * kChannels < w.elements; warp++) total = __fadd_rn(total, warps[warp]);
+  float total = square;
+  if (warps != nullptr) {
+    if (kv_lane() == 0) warps[kv_warp()] = square;
+    __syncthreads();
+    total = warps[0];
+    for (kv_u32 warp = 1; warp * kWarpLanes * kChannels < w.elements; warp++) total = __fadd_rn(total, warps[warp]);
+  }
   if (!has_channels) return values;
   const float mean = __fadd_rn(__fdiv_rn(total, (float)w.elements), w.epsilon);
   const float factor = __fdiv_rn(1.0f, __fsqrt_rn(mean));
@@ -199,9 +202,8 @@ __device__ __forceinline__ Four turned(const Windows& w, kv_u32 channel, kv_u32 
   return result;
 }
 
-// The whole of it; all threads of the block must call.
-__device__ __forceinline__ Four compressed(const Windows& w, const Entry& entry, float* warps) {
-  const kv_u32 channel = threadIdx.x * kChannels;
+// The whole of it; all threads that have the entry must call.
+__device__ __forceinline__ Four compressed(const Windows& w, const Entry& entry, kv_u32 channel, float* warps) {
   Four values = {{0.0f, 0.0f, 0.0f, 0.0f}};
   if (channel < w.elements) values = pooled(w, entry, channel);
   return turned(w, channel, entry.position, normed(w, channel, values, warps));
@@ -264,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
   }
   __syncthreads();
   if (entry.is_there == 0) return;
-  const Four values = compressed(w, entry, warps);
   const kv_u32 channel = threadIdx.x * kChannels;
+  const Four values = compressed(w, entry, channel, warps);
   if (channel >= elements) return;
   kv_store16(out + (kv_u64)n * elements + channel,
              make_uint4(canonical(values.at[0]), canonical(values.at[1]), canonical(values.at[2]),
@@ -282,6 +284,7 @@ struct Target {
 __device__ __forceinline__ Target find_target(
     const Windows& w,
     const KvCheck& check,
+    kv_u32 n,
     const kv_i64* live,
     kv_u32 most,
     kv_u8* arena,
@@ -291,7 +294,6 @@ __device__ __forceinline__ Target find_target(
     const kv_u32* rows,
     kv_u32 page_rows) {
   Target target = {{0, 0, 0, 0, 0}, nullptr, 0};
-  const kv_u32 n = blockIdx.x;
   if (n >= kv_in_use(live, most)) return target;
   if (check.words != nullptr && kv_load1_relaxed(check.refusals + n) != 0) return target;
   const kv_i32 slot = ids[n];
@@ -349,11 +351,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
                      elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
-  if (threadIdx.x == 0) target = find_target(w, check, live, most, arena, stride, slots, ids, rows, page_rows);
+  if (threadIdx.x == 0)
+    target = find_target(w, check, blockIdx.x, live, most, arena, stride, slots, ids, rows, page_rows);
   __syncthreads();  // writes of all come after that thread's acquire
   if (target.page == nullptr) return;
-  const Four values = compressed(w, target.entry, warps);
   const kv_u32 channel = threadIdx.x * kChannels;
+  const Four values = compressed(w, target.entry, channel, warps);
   kv_u8* const data = target.page + (kv_u64)target.row * kV4DataBytes;
   const kv_u32 exponent = kv_ue8m0(kv_scale(kv_greatest(peak_of(values), kV4GroupThreads), least_peak));
   if (channel < kV4Codes) {
@@ -371,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
   ((kv_u64*)(target.page + (kv_u64)page_rows * kV4DataBytes))[target.row] = scales;
 }
 
-extern "C" __global__ void __launch_bounds__(kKeyThreads) kv_compress_index_key(
+extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_index_key(
     const float* kv,
     const float* gate,
     kv_u32 row_count,
@@ -410,18 +413,22 @@ extern "C" __global__ void __launch_bounds__(kKeyThreads) kv_compress_index_key(
     kv_u64* words,
     const kv_u32* expected,
     kv_u8* refusals) {
-  __shared__ Target target;
-  __shared__ float warps[kKeyThreads / kWarpLanes];
+  __shared__ Target targets[kKeysOfBlock];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
                      bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
                      elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
-  if (threadIdx.x == 0) target = find_target(w, check, live, most, arena, stride, slots, ids, rows, page_rows);
-  __syncthreads();  // writes of all come after that thread's acquire
+  if (threadIdx.x < kKeysOfBlock) {
+    const kv_u32 n = blockIdx.x * kKeysOfBlock + threadIdx.x;
+    targets[threadIdx.x] = find_target(w, check, n, live, most, arena, stride, slots, ids, rows, page_rows);
+  }
+  __syncthreads();  // writes of all come after those threads' acquires
+  const Target& target = targets[kv_warp()];
   if (target.page == nullptr) return;
-  const Four values = compressed(w, target.entry, warps);
-  float scale = kv_scale(kv_greatest(peak_of(values), kKeyThreads), least_peak);
+  const kv_u32 channel = kv_lane() * kChannels;
+  const Four values = compressed(w, target.entry, channel, nullptr);
+  float scale = kv_scale(kv_greatest(peak_of(values), kWarpLanes), least_peak);
   if (power_of_two != 0) scale = kv_from_ue8m0(kv_ue8m0(scale));
-  *(kv_u32*)(target.page + (kv_u64)target.row * kKeyElements + threadIdx.x * kChannels) = codes_of(values, scale);
-  if (threadIdx.x == 0) ((float*)(target.page + (kv_u64)page_rows * kKeyElements))[target.row] = scale;
+  *(kv_u32*)(target.page + (kv_u64)target.row * kKeyElements + channel) = codes_of(values, scale);
+  if (kv_lane() == 0) ((float*)(target.page + (kv_u64)page_rows * kKeyElements))[target.row] = scale;
 }
