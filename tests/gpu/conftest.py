@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from kvfsm.kernels.catalogue import catalogue
-from kvfsm.kernels.cupy_launcher import CupyLauncher, NoDevice
+from kvfsm.kernels.cupy_launcher import CupyLauncher
 from kvfsm.runtime.graphs import Recorder
 from kvfsm.runtime.integrations.cuda_graphs import CudaGraphs
 
 from ..kernels.conftest import rng  # noqa: F401
+from .device import missing
 from .programs import PROGRAMS, program_source
 
 HERE = Path(__file__).parent
-
-
-@cache
-def missing() -> str | None:
-    """What a launcher lacks here, or None."""
-    try:
-        CupyLauncher(kernels=())
-    except NoDevice as error:
-        return str(error)
-    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
