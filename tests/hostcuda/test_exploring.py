@@ -97,6 +97,35 @@ def test_leaving_out_independent_orders_loses_no_end(reader: str, evictor: str) 
     assert few.executions < many.executions and many.cut_short == 0
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_leaving_out_independent_orders_loses_no_state(seed: int) -> None:
+    """Random programs of three threads over three words, with and without reduction: states between steps, and ends."""
+    rng = np.random.default_rng(seed)
+    program = rng.integers(0, (4, 3, 8), (3, 2, 3)).astype(np.uint32)
+    print(program.tolist())
+    launcher = HostLauncher(Build.CHECK, sources=planted_source, races=False)
+    given = launcher.upload(program)
+    words, results = launcher.upload(np.zeros(3, np.uint32)), launcher.upload(np.zeros(3, np.uint32))
+    arguments = (Argument("program", "const u32*"), Argument("words", "u32*"), Argument("results", "u32*"))
+    kernel = Kernel("runs_a_program", "programs.cu", arguments, threads=32)
+    plans = [LaunchPlan(kernel, (1, 1, 1), (given.pointer, words.pointer, results.pointer))]
+
+    def states(preemptions: int | None) -> tuple[set[bytes], set[bytes], Explored]:
+        between: set[bytes] = set()
+        ends: set[bytes] = set()
+
+        def look(into: set[bytes]) -> None:
+            into.add(words.array.tobytes() + results.array.tobytes())
+
+        explored = explore(launcher, plans, lambda: look(ends), lambda: look(between), preemptions, threads=3)
+        return between, ends, explored
+
+    *reduced, few = states(None)
+    *everything, many = states(100)
+    assert reduced == everything
+    assert few.executions < many.executions == 1680, "which is 9! / (3!)^3: three steps a thread"
+
+
 def test_more_preemptions_find_more() -> None:
     made = world(readers=2)
     counts = [ends(made, preemptions)[1].executions for preemptions in range(4)]

@@ -250,8 +250,10 @@ void run_block(const JobLaunch& launch, unsigned index, void** values, unsigned 
       self.shape = {launch.threads, 1, 1};
       self.grid = {grid[0], grid[1], grid[2]};
       self.group = &group;
-      self.random = seed * 7919u + index * 104729u + thread;
+      self.random = (seed * 7919u + index * 104729u + thread) * 2654435761u;
       while (!started.load(std::memory_order_relaxed)) sched_yield();
+      // Else the thread that was made last would always come last.
+      for (uint32_t wait = self.random >> 28; wait != 0; --wait) sched_yield();
       launch.record->entry(values);
     });
   }

@@ -1,0 +1,19 @@
+// Threads that run programs, which tests make up: each two operations {kind, word, value}, then what the thread has seen.
+constexpr kv_u32 kThreads = 32;
+constexpr kv_u32 kOperations = 2;
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    kv_runs_a_program(const kv_u32* program, kv_u32* words, kv_u32* results) {
+  const kv_u32* operation = program + 3 * kOperations * threadIdx.x;
+  kv_u32 seen = 0;
+  for (kv_u32 i = 0; i < kOperations; ++i, operation += 3) {
+    kv_u32* const word = words + operation[1];
+    switch (operation[0]) {
+      case 0: seen = 16 * seen + *word; break;
+      case 1: *word = seen + operation[2]; break;
+      case 2: seen = 16 * seen + atomicAdd(word, operation[2]); break;
+      default: seen = 16 * seen + atomicCAS(word, operation[2] % 2, operation[2]); break;
+    }
+  }
+  results[threadIdx.x] = seen;
+}
