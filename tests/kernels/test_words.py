@@ -240,12 +240,18 @@ def puts(launcher: Launcher) -> None:
         parity.test_words_of_the_host_come_but_for_the_pins(launcher, np.random.default_rng(6), kind, 40)
 
 
+@pytest.mark.parametrize("scenario", [pins_some, pins_strangers, gives_back_twice, fires, puts])
+def test_nothing_is_left_to_a_compiler(scenario: Scenario) -> None:
+    """Shifts too far, indexes past arrays and misaligned pointers would differ between host and device."""
+    scenario(HostLauncher(Build.UNDEFINED, Random(2)))
+
+
 FAULTS: dict[str, tuple[Scenario, str, str, str]] = {
     "nobody waits until the first place is cleared": (
         pins_some,
         "first_refused = kv_words::kNobody;\n  __syncthreads();",
         "first_refused = kv_words::kNobody;",
-        "uninitialised",
+        "race or uninitialised",  # whichever the first thread to come meets
     ),
     "nobody waits for the refusals of others": (
         pins_some,
@@ -299,7 +305,7 @@ def test_a_planted_fault_is_caught_with_its_kind(bug: str) -> None:
     with pytest.raises(HostFault) as caught:
         for seed in range(20):
             scenario(HostLauncher(Build.CHECK, Random(seed), sources=edited((find, replace))))
-    assert caught.value.kind == kind, caught.value
+    assert caught.value.kind in kind.split(" or "), caught.value
 
 
 DIFFERENCES: dict[str, tuple[Scenario, str, str]] = {
