@@ -287,7 +287,9 @@ PLANTED = {
         a_checksum, PARTS, "  if (threadIdx.x < 32) __syncthreads();\n  else __syncthreads();\n", "barrier_divergence",
     ),
     "a vector past the page": (a_checksum, "at < end; at += kThreads)", "at <= end; at += kThreads)", "out_of_bounds"),
-    "parts of warps that are not there": (a_checksum, "/ kWarpLanes; ++k) sum", "/ kWarpLanes + 1; ++k) sum", "undefined"),
+    "parts of warps that are not there": (
+        a_checksum, "/ kWarpLanes; ++k) sum", "/ kWarpLanes + 1; ++k) sum", "undefined",
+    ),
     "no barrier between chunks": (a_prefix, CHUNK, "", "race"),
     "no barrier before the least is found": (
         a_prefix, FIRSTS, "    if (kv_lane() == 0) firsts[kv_warp()] = first;\n", "race or uninitialised",
