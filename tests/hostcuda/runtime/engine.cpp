@@ -96,14 +96,13 @@ class Run {
   bool finish() {
     begin();
     admit();
-    Thread* previous = nullptr;
     for (uint64_t steps = 0; !engine.failed && engine.ready.count() != 0; ++steps) {
       if (steps == engine.steps_max) {
-        note_fault(FaultKind::kEndless, previous, "is one of those that still run after %llu steps",
+        note_fault(FaultKind::kEndless, engine.ready.at(0), "is one of those that still run after %llu steps",
                    (unsigned long long)steps);
         break;
       }
-      const size_t position = schedule_.next(engine.ready, previous);
+      const size_t position = schedule_.next(engine.ready);
       if (position == kStop) {
         was_stopped_ = true;
         break;
@@ -111,7 +110,6 @@ class Run {
       Thread* const thread = engine.ready.take(position);
       enter_block(thread->block);
       resume(thread);
-      previous = thread->status == Status::kReady ? thread : nullptr;
       if (thread->status == Status::kDone) retire(thread);
     }
     if (!engine.failed && !was_stopped_ && !started_.empty()) note_deadlock();

@@ -80,7 +80,7 @@ class Interruptible : public Schedule {
   size_t last_of(size_t count) override { return count - 1; }
   bool switches(Point) override { return true; }
 
-  size_t next(const ReadyThreads& ready, const Thread*) override {
+  size_t next(const ReadyThreads& ready) override {
     for (size_t position = 0; position < ready.count(); ++position)
       if (ready.at(position)->stands_at == 0) return position;
     const size_t position = choose(ready);

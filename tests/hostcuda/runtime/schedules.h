@@ -8,7 +8,7 @@ namespace kv_host {
 
 enum class Point {
   kAtomic,
-  kAccess,  // a plain one of global memory, seen only in instrumented modules
+  kAccess,  // a plain one of memory that some launch may write, seen only in instrumented modules
 };
 
 constexpr size_t kStop = SIZE_MAX;  // instead of a position: the run ends here
@@ -18,8 +18,8 @@ class Schedule {
   virtual ~Schedule() = default;
   // A position below `count`: which of the first `count` of a list comes last. Saying `count - 1` keeps its order.
   virtual size_t last_of(size_t count) = 0;
-  // Position among the ready threads, of which there is at least one. `previous` ran last; null if it can't go on.
-  virtual size_t next(const ReadyThreads& ready, const Thread* previous) = 0;
+  // Position among the ready threads, of which there is at least one.
+  virtual size_t next(const ReadyThreads& ready) = 0;
   // Whether the current thread lets others go before what it is about to do.
   virtual bool switches(Point point) = 0;
   // The current thread touches memory of a launch. Only instrumented modules tell.
@@ -30,7 +30,7 @@ class Schedule {
 class Forward final : public Schedule {
  public:
   size_t last_of(size_t count) override { return count - 1; }
-  size_t next(const ReadyThreads&, const Thread*) override { return 0; }
+  size_t next(const ReadyThreads&) override { return 0; }
   bool switches(Point) override { return false; }
 };
 
@@ -38,7 +38,7 @@ class Random final : public Schedule {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   size_t last_of(size_t count) override { return draw() % count; }
-  size_t next(const ReadyThreads& ready, const Thread*) override { return draw() % ready.count(); }
+  size_t next(const ReadyThreads& ready) override { return draw() % ready.count(); }
   // Often enough that threads meet, seldom enough that one sometimes gets far.
   bool switches(Point) override { return draw() % 4 == 0; }
 
