@@ -101,6 +101,10 @@ class Inner:
     def epoch(self) -> int:
         return self.store.epoch
 
+    @property
+    def io_bytes(self) -> int:
+        return self.store.io_bytes
+
     def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         self._steps.step(f"store {name} begins")
         answer = getattr(self.store, name)(*arguments, **named)
