@@ -5,6 +5,7 @@
   kvfsm demo --json                     {"ok", "models": [{"model", "bit_identical", "requests": [...]}]}
   kvfsm demo --keep DIR                 leave the on-disk store in DIR, for `kvfsm store ls DIR`
   kvfsm demo --trace FILE               leave the events on all state words in FILE, for `kvfsm validate FILE`
+  kvfsm demo --cuda                     over slots on a GPU, by kernels; needs kvfsm[cuda13] or kvfsm[cuda12]
 
 Each model runs several prompts cold, which share prefixes as a system prompt, a second turn and a branch do, and
 publishes its state at block boundaries. Then it runs them warm: from memory, from packed blocks, with windows kept only
@@ -64,20 +65,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", type=Path, metavar="FILE",
         help="write the events there, and those of the new process beside it, as in FILE.new-process",
     )  # fmt: skip
+    parser.add_argument(
+        "--cuda", action="store_true", help="over slots on a GPU, by kernels; the new process stays on the host"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo: 0 bit-identical, 1 a mismatch or an unsound spec, 2 torch or transformers is missing."""
+    """Run the demo: 0 bit-identical, 1 a mismatch or an unsound spec, 2 a package or a GPU is missing."""
     missing = _missing()
     if missing:
         print(f"kvfsm demo needs {' and '.join(missing)}: pip install 'kvfsm[transformers]'", file=sys.stderr)
         return 2
     from rich.console import Console
 
+    from ...kernels.cupy_launcher import NoDevice
     from .demo_report import as_json, print_end, print_legend, print_model, print_spec
     from .demo_spec import spec_report
 
     begun = time.monotonic()
+    try:
+        backend = _on_cuda() if args.cuda else None
+    except NoDevice as error:
+        print(f"kvfsm demo --cuda: {error}", file=sys.stderr)
+        return 2
     console = Console(highlight=False)
     console.width = max(console.width, PAGE_WIDTH)
     with _progress() as tell:
@@ -87,14 +97,16 @@ def run(args: argparse.Namespace) -> int:
             print_spec(console, spec)
         try:
             with _directory(args.keep) as directory:
-                reports = demonstrate(args.model or MODELS, directory, tell, trace=args.trace)
+                reports = demonstrate(args.model or MODELS, directory, tell, backend, args.trace)
         except TraceNotWritten as error:
             print(f"kvfsm demo: {error}; give another --trace FILE", file=sys.stderr)
             return 2
         except OSError as error:
             where = args.keep if args.keep is not None else error.filename or "a temporary folder"
-            print(f"kvfsm demo: cannot keep the store in '{where}': {error.strerror or error}; give another --keep DIR",
-                  file=sys.stderr)
+            print(
+                f"kvfsm demo: cannot keep the store in '{where}': {error.strerror or error}; give another --keep DIR",
+                file=sys.stderr,
+            )
             return 2
         except NewProcessFailed as error:
             print(f"kvfsm demo: {error}", file=sys.stderr)
@@ -146,6 +158,14 @@ def demonstrate(
         _report(stage, [rounds[0], fresh[stage.name], *rounds[1:]], facts, faults)
         for stage, rounds, facts, faults in played
     )
+
+
+def _on_cuda() -> Backend:
+    """Kernels on the first GPU. Raises NoDevice where there is none."""
+    from ...kernels.backend import KernelBackend
+    from ...kernels.cupy_launcher import CupyLauncher
+
+    return KernelBackend(CupyLauncher())
 
 
 def beside(trace: Path | None) -> Path | None:

@@ -7,6 +7,7 @@ managers must hold the same words and, in every slot that somebody may read, the
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -216,3 +217,29 @@ def test_the_demo_over_kernels_leaves_what_it_leaves_over_numpy(
     assert all(report.bit_identical for report in reports[1])
     driven = {name: launcher.launches[name] for name in BY_THE_BACKEND - WHILE_LAYERS_ARRIVE}
     assert all(driven.values()), driven
+
+
+def test_the_demo_of_the_command_line_runs_over_kernels_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from kvfsm.codegen.cli import demo, demo_spec, main
+
+    given: list[Any] = []
+    monkeypatch.setattr(demo_spec, "spec_report", lambda: {"ok": True, "text": "the spec is sound"})
+    monkeypatch.setattr(demo, "demonstrate", lambda *arguments: given.append(arguments[3]) or ())
+    monkeypatch.setattr("kvfsm.kernels.cupy_launcher.CupyLauncher", HostLauncher)
+    for options in ([], ["--cuda"]):
+        assert main(["demo", "--keep", str(tmp_path), *options]) == 0
+    assert given[0] is None
+    assert isinstance(given[1], KernelBackend) and isinstance(given[1].launcher, HostLauncher)
+
+
+def test_the_demo_says_what_a_gpu_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from kvfsm.codegen.cli import main
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert main(["demo", "--cuda"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("kvfsm demo --cuda: kernels on a GPU need CuPy") and "kvfsm[cuda13]" in told
