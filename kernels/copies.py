@@ -12,6 +12,9 @@ bytes (every ``take`` and ``load_begin`` raises the generation):
 ``scatter`` and ``scrub`` look once, before they write: a slot is its writer's until the writer gives it up. The look
 turns away a launch that comes too late, and is no lock.
 
+A launch that reads without a pin may read while another one writes; both sides do that by relaxed accesses here. Beside
+kernels that write slots by plain stores, PTX calls it a race, which a pin prevents.
+
 Floors in the docstrings are bytes read and written at 4.3 TB/s, which an H200 moves; below 10 MB the launch itself
 takes longer. Beside the bytes, each strip of 8 KiB reads its slot number, generation and refusal (9 bytes) and looks at
 its word twice.

@@ -328,6 +328,11 @@ def test_a_planted_bug_is_found_by_what_is_meant_for_it(name: str) -> None:
     assert caught.value.kind in kind.split(" or ")
 
 
+@pytest.mark.parametrize("plan", [a_checksum, a_prefix, a_batch, two_wrong_numbers], ids=lambda one: one.__name__)
+def test_nothing_is_left_undefined(plan: Callable[[Uploaded], LaunchPlan]) -> None:
+    launched(plan, Build.UNDEFINED)
+
+
 def test_a_ring_that_overwrites_what_is_unread_is_no_parity() -> None:
     def records(launcher: HostLauncher) -> int:
         up, kept = Uploaded(launcher), np.zeros((4, 8), np.uint32)

@@ -185,8 +185,8 @@ def test_the_numpy_backend_is_the_references() -> None:
 WASTE = 1.05
 
 
-def launched(plan: Callable[[Uploaded], LaunchPlan], **options: Any) -> HostLauncher:
-    launcher = HostLauncher(Build.CHECK, **options)
+def launched(plan: Callable[[Uploaded], LaunchPlan], build: Build = Build.CHECK, **options: Any) -> HostLauncher:
+    launcher = HostLauncher(build, **options)
     launcher.launch(plan(Uploaded(launcher)))
     return launcher
 
@@ -334,6 +334,11 @@ def test_a_planted_bug_is_found_by_what_is_meant_for_it(name: str) -> None:
     with pytest.raises(HostFault) as caught:
         launched(plan, sources=edited((find, replace)))
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize("plan", [a_gather, a_scale_gather, two_strips, a_guarded_gather], ids=lambda one: one.__name__)
+def test_nothing_is_left_undefined(plan: Callable[[Uploaded], LaunchPlan]) -> None:
+    launched(plan, Build.UNDEFINED)
 
 
 def test_a_stride_that_no_plan_has_would_be_misaligned() -> None:
