@@ -8,9 +8,9 @@ there is room) or REJECT (there never will be): ``reservation.py``. Whom to ask 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .manager import Manager
 
 __all__ = ["Admission", "Deferred", "Limits", "Rejected", "Reservation", "Stage"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,10 @@ class Admission:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:
             self._manager.unpark()
-            given = self._manager.core.room.given
             for way in self._ways(answer, tokens, step):
                 never = self._never(way, tokens)
                 if never is None:
-                    decision = self._begin(way, answer, tokens, step, owner, salt)
-                    if isinstance(decision, Deferred):
-                        self._manager.core.room.given = given
-                    return decision
+                    return self._begin(way, answer, tokens, step, owner, salt)
         assert never is not None
         return never
 
@@ -125,24 +123,14 @@ class Admission:
             Refused: STALE when what was matched is gone: match again. LEASE for another manager's answer. Nothing was
                 taken.
         """
+        self._manager.check_own(answer)
         with self._manager.lock:
+            self._manager.unpark()
             never = [self._never(way, tokens) for way in self._ways(answer, tokens, step)]
             if all(never):
                 assert never[-1] is not None
                 return never[-1]
-            given = self._manager.core.room.given
-            try:
-                self._take({"requests": 1})
-                try:
-                    return begin_rebuild(self._manager, answer, owner)
-                except BaseException:
-                    self.leave_rebuild()
-                    raise
-            except Refused as refused:
-                if refused.refusal not in FOR_ROOM:
-                    raise
-                self._manager.core.room.given = given  # what it took and gave back is no news
-                return Deferred(refused.refusal, refused.layer, refused.detail)
+            return self._counted(lambda: begin_rebuild(self._manager, answer, owner))
 
     def leave_rebuild(self) -> None:
         """A rebuild has ended, well or badly. The caller holds the manager's lock."""
@@ -395,20 +383,29 @@ class Admission:
         first = self._first(tokens, way.leased, step)
         reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
         reservation.salt = answer.claims[0].salt if salt is None and answer.claims else salt
+        deferred = self._counted(lambda: self._hold(reservation, way, answer))
+        if deferred is not None:
+            return deferred
+        reservation.home, reservation.site = self, manager.site()
+        manager.reservations[reservation.number] = reservation
+        return reservation
+
+    def _counted(self, begin: Callable[[], T]) -> T | Deferred:
+        """Count one more among those that have slots, and let it begin; where it lacks room, neither is so."""
+        room = self._manager.core.room
+        given = room.given
         try:
             self._take({"requests": 1})
             try:
-                self._hold(reservation, way, answer)
+                return begin()
             except BaseException:
                 self._give_back({"requests": 1})
                 raise
         except Refused as refused:
             if refused.refusal not in FOR_ROOM:
                 raise
+            room.given = given  # what it took and gave back is no news
             return Deferred(refused.refusal, refused.layer, refused.detail)
-        reservation.home, reservation.site = self, manager.site()
-        manager.reservations[reservation.number] = reservation
-        return reservation
 
     def _hold(self, reservation: Reservation, way: _Way, answer: Answer | None = None) -> None:
         """Take what a way needs, all or nothing; without an answer the lease stays as it is."""

@@ -166,9 +166,7 @@ class Manager:
 
     # ---- keys and reads -------------------------------------------------------------------------------------------
 
-    def keys(
-        self, tokens: npt.ArrayLike, *, salt: bytes = b"", adapter: str = "", media: Sequence[Media] = ()
-    ) -> Keys:
+    def keys(self, tokens: npt.ArrayLike, *, salt: bytes = b"", adapter: str = "", media: Sequence[Media] = ()) -> Keys:
         """Content keys of a request, a digest a granule. Other salts, adapters or media share nothing."""
         self.isolation.see(salt)
         return Keys(self.profile.granule, self.profile.identity, tokens, salt=salt, adapter=adapter, media=media)
@@ -270,14 +268,12 @@ class Manager:
         (lease,) = self.acquire_all(answer, owner=owner, deadline=deadline)
         return lease
 
-    def acquire_all(
-        self, answer: Answer, *, owner: str = "", deadline: float | None = None
-    ) -> tuple[Lease, ...]:
+    def acquire_all(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> tuple[Lease, ...]:
         """The same for each request of a shared answer; all of them or none."""
         check_deadline(deadline)
         with self.lock:
-            if deadline is not None and (time := self.now()) > deadline:
-                what = f"the deadline {deadline} has passed already, it is {time} by the manager's clock"
+            if deadline is not None and (now := self.now()) > deadline:
+                what = f"the deadline {deadline} has passed already, it is {now} by the manager's clock"
                 raise Refused(Reason.LEASE, "lease", what)
             self.unpark()
             return self.acquire_now(answer, owner, deadline)
@@ -402,7 +398,9 @@ class Manager:
             Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or CAPACITY without
                 room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
         """
+        self.check_own(answer)
         with self.lock:
+            self.unpark()
             return begin_rebuild(self, answer, owner)
 
     def publish(self, fill: Fill, *, priority: int = 0, ttl: int | None = None) -> None:

@@ -65,14 +65,15 @@ class _Missing:
 
 
 def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
-    """Slots for the keys that an answer says are to be rebuilt, or none. See ``Manager.rebuild_begin``."""
-    manager.check_own(answer)
+    """Slots for the keys that an answer says are to be rebuilt, or none. See ``Manager.rebuild_begin``.
+
+    The caller has checked whose the answer is, and unparked what the device has ended with.
+    """
     if answer.rebuild is None or len(answer.claims) != 1:
         what = "its answer names no indexer keys to compute again; match again"
         raise Refused(answer.reason or Reason.INTERSECT, "rebuild", what)
     (claim,), granule, core = answer.claims, manager.profile.granule, manager.core
     start, stop, now = (tokens // granule for tokens in (answer.rebuild.start, answer.rebuild.stop, answer.now))
-    manager.unpark()
     store_epoch = None if manager.store is None else manager.store.epoch  # asked before anything is taken
     spot = core.index.locate(claim.digests, stop)
     _check_matched(manager, claim, spot, start, stop, now)
@@ -203,9 +204,7 @@ def _missing(core: Core, spot: Spot, start: int, stop: int) -> tuple[_Missing, N
     return _Missing(places[~good], held[~good], in_place[~good]), np.concatenate((np.arange(start), places[good]))
 
 
-def _pin(
-    manager: Manager, claim: Claim, owner: str, spot: Spot, stop: int, now: int, key_places: Numbers
-) -> Receipt:
+def _pin(manager: Manager, claim: Claim, owner: str, spot: Spot, stop: int, now: int, key_places: Numbers) -> Receipt:
     """Pin what the keys are computed from, all or none."""
     core, index = manager.core, manager.core.index
     slots: dict[str, Slots] = {}

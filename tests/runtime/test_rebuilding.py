@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kvfsm.runtime.answers import AnswerKind
+from kvfsm.runtime.admission import Admission, Deferred
+from kvfsm.runtime.answers import AnswerKind, Reason
 from kvfsm.runtime.core import Core
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -269,6 +270,25 @@ def test_without_room_nothing_is_taken() -> None:
     manager.abandon(blocked)
     manager.publish(manager.rebuild_begin(answer))
     assert manager.match(keys).now == 4 * V4.granule
+
+
+@pytest.mark.parametrize("device_has_ended", [True, False])
+def test_what_the_device_has_ended_is_news_where_a_rebuild_is_put_off(device_has_ended: bool) -> None:
+    manager = make(slots=6)
+    admission, told = Admission(manager), []
+    keys = prompt(manager, 4)
+    put(manager, keys, 0, 4)
+    manager.evict(KEYS, 2)
+    answer = manager.match(keys)
+    manager.reserve(prompt(manager, 3, seed=2), 0, 3, kinds=(KEYS,))
+    ended = [False]
+    manager.release(manager.acquire(answer), done=lambda: ended[0])
+    manager.watch_room(lambda: told.append(None))
+    ended[0] = device_has_ended
+    decision = admission.rebuild(answer, keys.tokens)
+    assert isinstance(decision, Deferred) and decision.reason is Reason.POOL_FULL
+    assert len(told) == int(device_has_ended)
+    audited(manager)
 
 
 def test_room_is_made_of_stale_keys_at_the_chain_s_end() -> None:
