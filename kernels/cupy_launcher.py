@@ -55,6 +55,8 @@ class CupyBuffer:
     def write(self, array: npt.NDArray[Any]) -> None:
         """Overwrite its first elements, or all, after what was launched before.
 
+        Ordinary memory may be changed afterwards; pinned memory once the copy has ended, for CUDA reads it then.
+
         Raises:
             LaunchRefused: another dtype, another shape but for the first axis, or more elements.
         """
@@ -111,7 +113,7 @@ class CupyLauncher:
     def upload(self, array: npt.NDArray[Any]) -> CupyBuffer:
         """A new buffer with these bytes."""
         with self.stream():
-            return CupyBuffer(self, self._cupy.asarray(np.ascontiguousarray(array)))
+            return CupyBuffer(self, self._cupy.asarray(np.ascontiguousarray(array), blocking=True))
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> CupyBuffer:
         """A new buffer with any bytes at all."""
@@ -138,7 +140,7 @@ class CupyLauncher:
         """The place behind all that was launched on the current stream so far."""
         with self.stream():
             event = self._cupy.cuda.Event(disable_timing=True)
-            event.record()
+            event.record(self._cupy.cuda.get_current_stream())
             return CupyMark(event)
 
     def wait(self, mark: Mark) -> None:

@@ -330,19 +330,19 @@ class Event:
     def __init__(self, disable_timing: bool = False) -> None:
         assert disable_timing
         self.done = False
-        self.recorded = 0
+        self.recorded: list[Any] = []
 
-    def record(self) -> None:
-        self.recorded += 1
+    def record(self, stream: Any) -> None:
+        self.recorded.append(stream)
 
 
 @pytest.fixture
 def device(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Memory and events, too."""
-    monkeypatch.setattr(cupy, "asarray", lambda array: np.array(array).view(FakeArray))
+    monkeypatch.setattr(cupy, "asarray", lambda array, blocking: np.array(array).view(FakeArray))
     monkeypatch.setattr(cupy, "empty", lambda shape, dtype: np.empty(shape, dtype).view(FakeArray))
     monkeypatch.setattr(cupy.cuda, "Event", Event)
-    waiting = types.SimpleNamespace(wait_event=lambda event: recorder.did.append(f"wait {event.recorded}"))
+    waiting = types.SimpleNamespace(wait_event=lambda event: recorder.did.append(f"wait {len(event.recorded)}"))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: waiting)
     return recorder
 
@@ -372,7 +372,7 @@ def test_what_a_buffer_can_not_hold_is_refused(
 
 def test_a_mark_ends_with_what_was_launched_before_it(device: Recorder, launcher: CupyLauncher) -> None:
     mark = launcher.mark()
-    assert not mark.ended() and mark.event.recorded == 1
+    assert not mark.ended() and mark.event.recorded == [cupy.cuda.get_current_stream()]
     launcher.wait(mark)
     assert device.did[-1] == "wait 1"
     mark.event.done = True
