@@ -170,7 +170,8 @@ class CupyLauncher:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Make the launcher's device and the stream that torch uses there current for CuPy."""
-        with self._device:
+        # A Device remembers which one to go back to, so that threads can't share one.
+        with self._cupy.cuda.Device(self.device):
             torch = sys.modules.get("torch")
             if torch is None or not torch.cuda.is_initialized():
                 yield  # CuPy's own current stream
