@@ -77,6 +77,7 @@ def explore(
 ) -> Explored:
     """Go through every schedule of the plans side by side.
 
+    at_each_step what holds between any two steps; without it far fewer schedules say all there is to say about the end
     preemptions  at most so many times a thread that could go on is interrupted; None: any number of times. Where that
                  is feasible it is the better answer: schedules that differ only in the order of independent steps are
                  then run once.

@@ -97,33 +97,51 @@ def test_leaving_out_independent_orders_loses_no_end(reader: str, evictor: str) 
     assert few.executions < many.executions and many.cut_short == 0
 
 
+@pytest.mark.parametrize("meeting", [0, 1, 2], ids=["no meeting", "barrier", "shuffle"])
 @pytest.mark.parametrize("seed", range(12))
-def test_leaving_out_independent_orders_loses_no_state(seed: int) -> None:
-    """Random programs of three threads over three words, with and without reduction: states between steps, and ends."""
-    rng = np.random.default_rng(seed)
-    program = rng.integers(0, (4, 3, 8), (3, 2, 3)).astype(np.uint32)
+def test_what_is_left_out_loses_no_state(seed: int, meeting: int) -> None:
+    """Random programs of three threads over three words: states between steps, and ends, as without any reduction."""
+    program = np.random.default_rng(seed).integers(0, (4, 3, 8), (3, 2, 3)).astype(np.uint32)
     print(program.tolist())
     launcher = HostLauncher(Build.CHECK, sources=planted_source, races=False)
     given = launcher.upload(program)
     words, results = launcher.upload(np.zeros(3, np.uint32)), launcher.upload(np.zeros(3, np.uint32))
-    arguments = (Argument("program", "const u32*"), Argument("words", "u32*"), Argument("results", "u32*"))
+    types = {"program": "const u32*", "meeting": "u32", "words": "u32*", "results": "u32*"}
+    arguments = tuple(Argument(name, type) for name, type in types.items())
     kernel = Kernel("runs_a_program", "programs.cu", arguments, threads=32)
-    plans = [LaunchPlan(kernel, (1, 1, 1), (given.pointer, words.pointer, results.pointer))]
+    plans = [LaunchPlan(kernel, (1, 1, 1), (given.pointer, meeting, words.pointer, results.pointer))]
 
-    def states(preemptions: int | None) -> tuple[set[bytes], set[bytes], Explored]:
+    def states(preemptions: int | None, looks_between: bool) -> tuple[set[bytes], set[bytes], Explored]:
         between: set[bytes] = set()
         ends: set[bytes] = set()
 
         def look(into: set[bytes]) -> None:
             into.add(words.array.tobytes() + results.array.tobytes())
 
-        explored = explore(launcher, plans, lambda: look(ends), lambda: look(between), preemptions, threads=3)
+        at_each_step = (lambda: look(between)) if looks_between else None
+        explored = explore(launcher, plans, lambda: look(ends), at_each_step, preemptions, threads=3)
         return between, ends, explored
 
-    *reduced, few = states(None)
-    *everything, many = states(100)
-    assert reduced == everything
-    assert few.executions < many.executions == 1680, "which is 9! / (3!)^3: three steps a thread"
+    all_between, all_ends, everything = states(100, True)
+    between, ends, explored = states(None, True)
+    assert (between, ends) == (all_between, all_ends)
+    assert explored.executions < everything.executions
+    if meeting == 0:
+        assert everything.executions == 1680, "which is 9! / (3!)^3: three steps a thread"
+
+    _, ends, without_looking = states(None, False)
+    assert ends == all_ends
+    assert without_looking.executions == explored.executions
+    assert without_looking.cut_short < explored.cut_short
+
+
+def test_threads_that_share_nothing_have_one_schedule() -> None:
+    launcher = HostLauncher(Build.CHECK, sources=planted_source)
+    numbers, target = launcher.upload(np.arange(32, dtype=np.uint32)), launcher.empty((32,), np.uint32)
+    arguments = (Argument("from", "const u32*"), Argument("to", "u32*"), Argument("count", "u32"))
+    kernel = Kernel("copies", "memory.cu", arguments, threads=32)
+    plan = LaunchPlan(kernel, (1, 1, 1), (numbers.pointer, target.pointer, 32))
+    assert explore(launcher, [plan]) == Explored(executions=1, cut_short=0, steps_max=32)
 
 
 def test_more_preemptions_find_more() -> None:

@@ -2,6 +2,7 @@
 // block must come, to the same line, and none may have returned.
 #include "faults.h"
 #include "order.h"
+#include "schedules.h"
 
 namespace kv_host {
 
@@ -19,6 +20,11 @@ void open_barrier(Block* block) {
   block->barrier_true = 0;
   ++block->phase;
   if (engine.orders) share_knowledge(block);
+  if (engine.schedule->watches()) {
+    std::vector<Thread*> all;
+    for (Thread& thread : block->threads) all.push_back(&thread);
+    engine.schedule->meets(all);
+  }
   for (Thread& thread : block->threads) {
     if (thread.status != Status::kAtBarrier) continue;
     thread.answer = answer;

@@ -10,6 +10,7 @@
 //   schedules.h    who is next
 //   engine.cpp     blocks come and go until all are done
 //   explorer.cpp   every schedule, and one again
+//   causality.cpp  which steps of an execution could have come in another order
 //   memory.cpp     shadow memory: bounds, initialised bytes, races
 //   order.cpp      what acquire and release order
 //   traffic.cpp    sectors of warps' requests

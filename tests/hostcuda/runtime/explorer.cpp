@@ -1,10 +1,12 @@
 // Depth first over the choices at switch points. The memory of an execution is not kept: to take another choice, all
 // runs anew from the beginning.
 //
-// Schedules that differ only in the order of steps that don't touch the same memory lead to the same states. Of these
-// one is run, by sleep sets (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", chapter 5):
-// a step that was tried at a choice stays asleep below the other choices until one touches what it touched. All states
-// are still reached, so checks at each step see all of them.
+// Schedules that differ only in the order of steps that don't touch the same memory lead to the same end. Of these one
+// is run to its end, by sleep sets (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems",
+// chapter 5): a step that was tried at a choice stays asleep below the other choices until one touches what it touched.
+// All states between steps are still reached. Where nobody looks at these, another thread is tried at a choice only if
+// a later step turns out to touch what the taken one touched (causality.cpp); else threads that have nothing to do with
+// each other would be tried in every order, if only to find that out.
 //
 // Modules must be instrumented: threads are interrupted before every atomic and every access of global memory that some
 // launch may write. What a thread does from its beginning, or from a barrier, up to such a place concerns nobody else;
@@ -15,26 +17,14 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "causality.h"
 #include "faults.h"
 
 namespace kv_host {
 
 namespace {
 
-struct Touch {
-  uintptr_t begin, end;
-  bool writes;
-};
-using Touches = std::vector<Touch>;
-
-std::vector<Step> steps;
-
-bool are_independent(const Touches& one, const Touches& other) {
-  for (const Touch& a : one)
-    for (const Touch& b : other)
-      if ((a.writes || b.writes) && a.begin < b.end && b.begin < a.end) return false;
-  return true;
-}
+std::vector<Step> steps;  // of the last execution
 
 uint32_t number_of(const Thread* thread) { return thread->id - engine.first_id_of_run; }
 
@@ -109,17 +99,33 @@ class Search final : public Interruptible {
   }
 
   void begin_execution() {
-    depth_ = 0;
+    depth_ = ended_ = 0;
+    causality_.clear();
     cut_short = check_failed = false;
     steps.clear();
   }
+
+  bool watches() const override { return true; }
+
+  // Who arrives last has done its step; nobody goes on with one before all have met.
+  void meets(const std::vector<Thread*>& threads) override {
+    end_step();
+    std::vector<uint32_t> numbers;
+    for (const Thread* thread : threads) numbers.push_back(number_of(thread));
+    causality_.meet(numbers);
+  }
+
+  void end_execution() { end_step(); }
 
   // Another choice at the last place that has one left.
   bool turn_back() {
     while (!choices_.empty()) {
       Choice& last = choices_.back();
-      last.tried.push_back({last.options[last.taken], last.touched});
-      if (++last.taken < last.options.size()) return true;
+      Option& taken = last.options[last.taken];
+      taken.is_tried = true;
+      last.tried.push_back({taken.thread, last.touched});
+      for (last.taken = 0; last.taken < last.options.size(); ++last.taken)
+        if (last.options[last.taken].is_wanted && !last.options[last.taken].is_tried) return true;
       choices_.pop_back();
     }
     return false;
@@ -130,6 +136,7 @@ class Search final : public Interruptible {
 
  private:
   size_t choose(const ReadyThreads& ready) override {
+    end_step();
     if (depth_ != 0 && !between_.holds()) {
       check_failed = true;
       return kStop;
@@ -144,7 +151,7 @@ class Search final : public Interruptible {
     }
     Choice& choice = choices_[depth_++];
     choice.touched.clear();
-    return position_of(ready, choice.options[choice.taken]);
+    return position_of(ready, choice.options[choice.taken].thread);
   }
 
   struct Sleeper {
@@ -152,8 +159,13 @@ class Search final : public Interruptible {
     Touches touched;
   };
 
+  struct Option {
+    uint32_t thread;
+    bool is_wanted, is_tried;
+  };
+
   struct Choice {
-    std::vector<uint32_t> options;  // threads by number; first the one that ran last, if it can go on
+    std::vector<Option> options;  // first the thread that ran last, if it can go on; others by number
     bool could_go_on = false;
     size_t taken = 0;
     long preemptions = 0;         // before this choice
@@ -173,20 +185,54 @@ class Search final : public Interruptible {
         add_sleepers(parent.tried, parent, choice);
       }
     }
+    std::vector<uint32_t> threads;
     for (size_t position = 0; position < ready.count(); ++position)
-      choice.options.push_back(number_of(ready.at(position)));
-    std::sort(choice.options.begin(), choice.options.end());
+      threads.push_back(number_of(ready.at(position)));
+    std::sort(threads.begin(), threads.end());
     if (choice.could_go_on) {
-      auto place = std::find(choice.options.begin(), choice.options.end(), steps.back().thread);
-      std::rotate(choice.options.begin(), place, place + 1);
-      if (plan_.preemptions >= 0 && choice.preemptions >= plan_.preemptions) choice.options.resize(1);
+      auto place = std::find(threads.begin(), threads.end(), steps.back().thread);
+      std::rotate(threads.begin(), place, place + 1);
+      if (plan_.preemptions >= 0 && choice.preemptions >= plan_.preemptions) threads.resize(1);
     }
-    auto is_asleep = [&](uint32_t number) {
-      return std::any_of(choice.asleep.begin(), choice.asleep.end(),
-                         [&](const Sleeper& sleeper) { return sleeper.thread == number; });
-    };
-    choice.options.erase(std::remove_if(choice.options.begin(), choice.options.end(), is_asleep), choice.options.end());
+    for (uint32_t thread : threads) {
+      if (is_asleep(choice, thread)) continue;
+      const bool is_wanted = !leaves_out() || choice.options.empty();
+      choice.options.push_back({thread, is_wanted, false});
+    }
     return choice;
+  }
+
+  // Nobody looks at states between steps, so choices may be left out.
+  bool leaves_out() const { return plan_.reduces && plan_.at_each_step == nullptr; }
+
+  static bool is_asleep(const Choice& choice, uint32_t thread) {
+    return std::any_of(choice.asleep.begin(), choice.asleep.end(),
+                       [=](const Sleeper& sleeper) { return sleeper.thread == thread; });
+  }
+
+  // What the last step touched is known now: where it could have come before an earlier one, that is to be tried.
+  void end_step() {
+    if (!leaves_out() || ended_ == depth_) return;
+    const Choice& last = choices_[ended_++];
+    for (size_t earlier : causality_.add(last.options[last.taken].thread, last.touched))
+      want_one_of(causality_.instead_of(earlier), choices_[earlier]);
+  }
+
+  static void want_one_of(const std::vector<uint32_t>& threads, Choice& choice) {
+    Option* candidate = nullptr;
+    for (uint32_t thread : threads) {
+      if (is_asleep(choice, thread)) return;  // it was tried where the choice's state came about in another way
+      for (Option& option : choice.options) {
+        if (option.thread != thread) continue;
+        if (option.is_wanted) return;
+        if (candidate == nullptr) candidate = &option;
+      }
+    }
+    if (candidate != nullptr) {
+      candidate->is_wanted = true;
+    } else {
+      for (Option& option : choice.options) option.is_wanted = true;
+    }
   }
 
   static void add_sleepers(const std::vector<Sleeper>& from, const Choice& parent, Choice& choice) {
@@ -198,6 +244,8 @@ class Search final : public Interruptible {
   Checks& between_;
   std::vector<Choice> choices_;
   size_t depth_ = 0;
+  size_t ended_ = 0;  // steps of this execution that causality_ has
+  Causality causality_;
 };
 
 class Script final : public Interruptible {
@@ -233,6 +281,7 @@ SearchResult explore(const Launch* launches, unsigned count, const std::vector<R
     restore();
     search.begin_execution();
     const bool went_well = run(launches, count, search, SIZE_MAX);
+    search.end_execution();
     result.steps_max = std::max(result.steps_max, (unsigned long)steps.size());
     ++(search.cut_short ? result.cut_short : result.executions);
     if (!went_well) {

@@ -4,6 +4,7 @@
 #include "barriers.cpp"
 #include "warps.cpp"
 #include "engine.cpp"
+#include "causality.cpp"
 #include "explorer.cpp"
 #include "memory.cpp"
 #include "order.cpp"

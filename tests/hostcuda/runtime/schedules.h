@@ -24,6 +24,10 @@ class Schedule {
   virtual bool switches(Point point) = 0;
   // The current thread touches memory of a launch. Only instrumented modules tell.
   virtual void touches(uintptr_t begin, uintptr_t end, bool writes) { (void)begin, (void)end, (void)writes; }
+  // These threads waited for each other, at a barrier or in an operation of a warp, or have returned.
+  virtual void meets(const std::vector<Thread*>& threads) { (void)threads; }
+  // Whether it wants to be told.
+  virtual bool watches() const { return false; }
 };
 
 // Blocks and threads in order, each as far as it goes.

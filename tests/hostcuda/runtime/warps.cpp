@@ -1,6 +1,7 @@
 // Operations of a warp: the lanes that a mask names meet at one line. Lanes that have returned are not waited for.
 #include "faults.h"
 #include "order.h"
+#include "schedules.h"
 
 namespace kv_host {
 
@@ -44,6 +45,13 @@ void complete(Block* block, unsigned warp, WarpMeeting& meeting) {
     if (arrived >> lane & 1) votes |= (uint32_t)(meeting.bits[lane] & 1) << lane;
   if (meeting.op == WarpOp::kSync) order_memory(lanes, arrived);
   if (meeting.op == WarpOp::kSync && engine.orders) share_knowledge(lanes, arrived);
+  if (engine.schedule->watches()) {
+    std::vector<Thread*> all;  // lanes that have returned too: that they did is why others go on
+    const unsigned started = (unsigned)block->threads.size() - warp * kLanes;
+    for (unsigned lane = 0; lane < kLanes && lane < started; ++lane)
+      if (meeting.mask >> lane & 1) all.push_back(&lanes[lane]);
+    engine.schedule->meets(all);
+  }
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     if (!(arrived >> lane & 1)) continue;
     const int source = source_lane(meeting.op, (int)lane, meeting.argument[lane]);
