@@ -25,7 +25,9 @@ def collected() -> dict[str, Any]:
         family = module.__name__.rpartition(".")[2].removesuffix("_parity")
         for name, value in vars(module).items():
             is_test = name.startswith("test_") and callable(value)
-            if is_test or type(value).__name__ == "FixtureFunctionDefinition":
+            # By pytest 8.4 and newer, and by those before.
+            is_fixture = hasattr(value, "_fixture_function_marker") or hasattr(value, "_pytestfixturefunction")
+            if is_test or is_fixture:
                 named = f"{family}_{name.removeprefix('test_')}" if is_test else name
                 assert found.setdefault(named, value) is value, f"two modules have a fixture {name!r}; rename one"
     return found

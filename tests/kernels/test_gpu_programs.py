@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -35,6 +36,13 @@ def test_the_parity_tests_are_collected_for_the_device() -> None:
         count += len(tests)
     assert len(parity_modules()) >= 4
     assert sum(name.startswith(tuple("test_")) for name in found) >= count
+
+
+def test_some_of_them_run_with_the_launcher_of_that_folder() -> None:
+    command = [sys.executable, "tests/kernels/rehearsal.py", "-k", "refuses_by_slot or each_replay"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    passed = re.search(r"^(\d+) passed, \d+ deselected", done.stdout, re.M)
+    assert done.returncode == 0 and passed is not None and int(passed[1]) >= 10, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(TABLE_MAJOR not in nvrtcs(), reason=LACKS)
