@@ -45,7 +45,7 @@ class _Said(IntEnum):
     LACKS = 1  # room, for its first step or its next chunk
     HAS = 2  # room for its first step, or its next chunk
     HAS_LOSSY = 3  # the same, and what it goes on from is not the very state of a cold run
-    NEVER = 4  # has room
+    NEVER = 4  # will it have room here
 
 
 class RankTurns(Turns):
@@ -132,6 +132,7 @@ class RankTurns(Turns):
                 self._requests.put(live, Queue.RESIDENT, cost, holds=False)
 
     def _try_turns(self, agreed: dict[Live, int]) -> None:
+        """Try those who wait in their order, until the budget is spent or the claimant lacks room."""
         queues, spent = self._requests.queues, 0.0
         budget = self._budgets.get(Queue.RESIDENT, float("inf"))
         first = None if self._claimant is None else self._claimant.number
@@ -179,7 +180,7 @@ class RankTurns(Turns):
             everywhere = all(one in (_Said.HAS, _Said.HAS_LOSSY) for one in all_said)
             if _Said.NEVER in all_said:
                 self._give_back(live)
-                self._reject(live, self._never.get(live, self._never_there(all_said.index(_Said.NEVER))))
+                self._reject(live, self._never.get(live) or _never_on(all_said.index(_Said.NEVER)))
             elif live in self._held and everywhere:
                 self._admit(live, self._held.pop(live), Queue.RESIDENT)
             else:
@@ -203,9 +204,7 @@ class RankTurns(Turns):
         """Some rank has no room for a request that waits."""
         with self._manager.lock:
             if self._requests.state(live) is QueuedState.WAITING:
-                live.lacked += 1
-                if live.lacked == self._requests.queues.patience + 1:
-                    self._starving.append(live)
+                self._count_lack(live)
                 self._requests.passed(live, Reason.POOL_FULL.name)
 
     def _all_lossy(self, live: Live) -> None:
@@ -213,9 +212,9 @@ class RankTurns(Turns):
         with self._manager.lock:
             self._requests.granted = list(_lossy(self._requests.granted, live))
 
-    @staticmethod
-    def _never_there(rank: int) -> Rejected:
-        return Rejected(Reason.CAPACITY, "ranks", f"rank {rank} can never have room for it")
+
+def _never_on(rank: int) -> Rejected:
+    return Rejected(Reason.CAPACITY, "ranks", f"rank {rank} can never have room for it")
 
 
 def _lossy(works: Iterable[Work], live: Live) -> Iterable[Work]:

@@ -53,6 +53,10 @@ class Reservation:
         row: of the request table, once entered.
         site: the call that asked, in debug mode.
         salt: of its keys, for which tenant its slots are taken; None: nobody says.
+        home: the admission that made it.
+        request: what its load was planned for, to be matched again when that has ended.
+        at_most: tokens of it that may be reused.
+        in_flight: what the load has of what is limited, by name of the limit.
     """
 
     number: int
@@ -69,9 +73,9 @@ class Reservation:
     row: int | None = None
     site: str | None = None
     salt: bytes | None = None
-    home: Admission | None = field(default=None, repr=False)  # whose it is
+    home: Admission | None = field(default=None, repr=False)
     request: Request | None = field(default=None, repr=False)
-    at_most: int = field(default=0, repr=False)  # tokens of it that may be reused
+    at_most: int = field(default=0, repr=False)
     in_flight: Mapping[str, int] = field(default_factory=dict, repr=False)
 
 
@@ -79,7 +83,8 @@ class Reservation:
 class Deferred:
     """Not now: nothing was taken. With ``ticket``: another's load brings what this one asks for; match when it ends.
 
-    ``layer`` says which part has too little: "pool", "lease", "requests" (rows), "load", or "admission" (a limit).
+    ``layer`` says which part has too little: "pool", "lease", "requests" (rows), "load", "admission" (a limit), or
+    "scheduler", which lets those go first who ran when this one gave its room back.
     """
 
     reason: Any  # Reason or Refusal
@@ -99,7 +104,8 @@ class Deferred:
 class Rejected:
     """Never: not even with nobody else there.
 
-    ``layer`` says what is too small for it: "pool", or "requests" where there are no rows at all.
+    ``layer`` says what is too small for it: "pool", "requests" where there are no rows at all, or "ranks" where it is
+    another rank's.
     """
 
     reason: Reason

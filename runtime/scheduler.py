@@ -153,11 +153,11 @@ class Scheduler:
         self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock(), agreement)
         self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
         self._rebuilds = KeyRebuilds(manager, self.admission, self._requests, chunk, clock, wake)
-        given = (
+        make: Callable[..., Turns] = Turns if agreement is None else functools.partial(RankTurns, agreement)
+        self._turns = make(
             manager, self.admission, self._requests, self._running, self._rebuilds, self._workers,
             budgets, chunk, clock, wake,
         )  # fmt: skip
-        self._turns = Turns(*given) if agreement is None else RankTurns(agreement, *given)
         self._in_ranks = agreement is not None
 
     # ---- for those who ask ------------------------------------------------------------------------------------------

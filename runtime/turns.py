@@ -176,11 +176,9 @@ class Turns:
                     decision = self._rebuilds.begin(live, answer)
                 else:
                     salt = live.keys.salt
-                    decision = self._admission.admit(
-                        answer, live.tokens, step=self._chunk, owner=live.owner, salt=salt
-                    )
+                    decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner, salt=salt)
             except Refused as refused:
-                if refused.refusal.name != "STALE":
+                if refused.refusal.name != Reason.STALE.name:  # of the index, or of a slot's word
                     raise
                 continue  # evicted meanwhile
             if isinstance(decision, Rejected):
@@ -215,16 +213,20 @@ class Turns:
             if decision.ticket is not None:
                 self._workers.join(live, decision.ticket)
                 return
-            patience, behind = self._requests.queues.patience, False
+            behind = False
             if decision.lacks_room:
-                live.lacked += 1
-                if live.lacked == patience + 1:
-                    self._starving.append(live)
-                if live.lacked > patience:
+                self._count_lack(live)
+                if live.lacked > self._requests.queues.patience:
                     behind = self._admission.behind_transfers(answer, live.tokens, self._chunk)
                 if live is self._claimant:
                     self._stopped = TRANSFERS if behind else tuple(Queue)
             self._requests.passed(live, decision.reason.name, stops=not behind or queue in TRANSFERS)
+
+    def _count_lack(self, live: Live) -> None:
+        """It lacked room once more; who has too often is starving. The caller holds the lock."""
+        live.lacked += 1
+        if live.lacked == self._requests.queues.patience + 1:
+            self._starving.append(live)
 
     def _reject(self, live: Live, why: Rejected) -> None:
         with self._manager.lock:
