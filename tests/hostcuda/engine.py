@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from kvfsm.kernels.launch import Kernel
 
@@ -144,7 +145,7 @@ def engine() -> ctypes.CDLL:
     pointer, size, integer, count = ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int, ctypes.c_uint
     launches = (ctypes.POINTER(Launch), count)
     options = ctypes.POINTER(Options)
-    signatures: dict[str, tuple[object, tuple[object, ...]]] = {
+    signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "run": (integer, (*launches, options)),
         "explore": (
             None,

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from kvfsm.kernels.launch import LaunchPlan, Pointer
 
@@ -17,7 +18,7 @@ from . import engine as native
 from .building import Build
 from .engine import engine
 from .faults import HostFault
-from .host import HostLauncher, PreparedLaunches, fault_of, one_run, place_at
+from .host import HostBuffer, HostLauncher, PreparedLaunches, fault_of, one_run, place_at
 
 PREEMPTIONS_TRIED = 4
 EXECUTIONS_TRIED = 20_000
@@ -99,8 +100,8 @@ def explore(
             break
         if simpler is not None:
             raise simpler from simpler.__cause__
-    search.rewind()
-    raise (search.replayed(found.schedule) or found) from found.__cause__
+    search.run_again(found.schedule)
+    raise found from found.__cause__
 
 
 def replay(
@@ -164,8 +165,9 @@ class _Search:
         for buffer, array in self._before:
             buffer.array[...] = array
 
-    def replayed(self, schedule: tuple[int, ...]) -> None:
+    def run_again(self, schedule: tuple[int, ...]) -> None:
         """Leave the buffers as that schedule does."""
+        self.rewind()
         try:
             replay(self._launcher, self._plans, schedule, self._threads)
         except HostFault:
@@ -214,8 +216,8 @@ class _Search:
             thread -= in_plan
         return "?"
 
-    def _buffers(self) -> list:
-        found = {}
+    def _buffers(self) -> list[HostBuffer]:
+        found: dict[int, HostBuffer] = {}
         for plan in self._plans:
             for argument, value in zip(plan.kernel.arguments, plan.values, strict=True):
                 if isinstance(value, Pointer) and not argument.is_const:
@@ -224,7 +226,7 @@ class _Search:
                     found[id(buffer)] = buffer
         return list(found.values())
 
-    def _guarded(self, check: Check | None) -> ctypes._CFuncPtr:
+    def _guarded(self, check: Check | None) -> Any:
         if check is None:
             return native.CHECK_FUNCTION()
 

@@ -76,6 +76,12 @@ def test_the_right_protocol_holds_in_every_schedule() -> None:
     assert int(made.word.array[0]) == ONE_GENERATION + READY, "the buffers are as they were"
 
 
+def test_three_readers_and_an_evictor_in_every_order() -> None:
+    made = world(readers=3, races=True)
+    explored = explore(made.launcher, made.plans, made.check, threads=1)
+    assert (explored.executions, explored.cut_short) == (61_232, 0)
+
+
 def ends(made: World, preemptions: int | None) -> tuple[set[bytes], Explored]:
     """States in which executions end."""
     found: set[bytes] = set()

@@ -26,6 +26,8 @@ from .engine import load_kernel
 from .host import HostBuffer, HostLauncher
 
 RACE_EXIT = 66
+STARTS_MAX = 10
+"""Where addresses stay random, ThreadSanitizer's memory is sometimes in use already, and the next start goes well."""
 
 
 class ThreadRace(AssertionError):
@@ -142,9 +144,13 @@ def _numbers(*numbers: int) -> bytes:
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     options = f"halt_on_error=1 exitcode={RACE_EXIT} report_thread_leaks=0"
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env={"TSAN_OPTIONS": options}
-    )
+    for _ in range(STARTS_MAX):
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=300, env={"TSAN_OPTIONS": options}
+        )
+        if "unexpected memory mapping" not in done.stderr:
+            break
+    return done
 
 
 @cache
