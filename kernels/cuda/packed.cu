@@ -7,6 +7,7 @@ constexpr kv_u32 kPerLane = 8;          // kernels/packed.py: PER_LANE
 constexpr kv_u32 kRun = 4;              // kernels/packed.py: RUN
 constexpr kv_u32 kAlignment = 32;       // kernels/packed.py: ALIGNMENT
 constexpr kv_u32 kBlocksAtOnce = 32;    // kernels/packed.py: BLOCKS_AT_ONCE
+constexpr kv_u32 kBlocksOfWarp = kBlocksAtOnce / kWarps;
 constexpr float kLeastPeak = 0x1.cp-118f;  // kernels/fp8.py: LEAST_PEAK, 448 * 2^-126
 static_assert(kBlocksAtOnce % kWarps == 0, "every warp has as many blocks");
 static_assert(kPerLane == 8 && kRun == 4, "eight bits of eight elements fill a number of 64 bits");
@@ -30,6 +31,43 @@ struct Block {
 __device__ __forceinline__ Block read_block(const kv_u32* blocks, kv_u32 number) {
   const kv_vec16 row = kv_load16(blocks + 4 * (kv_u64)number);
   return {row.x, row.y, row.z & 0xFFu, row.z >> 8, row.w};
+}
+
+// What a lane knows, for all.
+__device__ __forceinline__ Block block_of_lane(const Block& block, kv_u32 lane) {
+  return {__shfl_sync(kWholeWarp, block.offset, lane), __shfl_sync(kWholeWarp, block.elements, lane),
+          __shfl_sync(kWholeWarp, block.item, lane), __shfl_sync(kWholeWarp, block.kind, lane),
+          __shfl_sync(kWholeWarp, block.form, lane)};
+}
+
+// Forms of a block: of each plane, in a byte each, the least value and how many bits values above it take. An FP8 block
+// has the bytes of its scale there: first and third among the least values, second and fourth among the bits.
+struct Forms {
+  kv_u64 least;
+  kv_u64 width;
+};
+
+__device__ __forceinline__ kv_u32 byte_of(kv_u64 bytes, kv_u32 n) { return (kv_u32)(bytes >> (8 * n)) & 0xFFu; }
+
+__device__ __forceinline__ float scale_of(const Forms& forms) {
+  return kv_bits_float(byte_of(forms.least, 0) | byte_of(forms.width, 0) << 8 | byte_of(forms.least, 1) << 16 |
+                       byte_of(forms.width, 1) << 24);
+}
+
+__device__ __forceinline__ Forms forms_of(float scale) {
+  const kv_u64 bits = kv_float_bits(scale);
+  return {byte_of(bits, 0) | (kv_u64)byte_of(bits, 2) << 8, byte_of(bits, 1) | (kv_u64)byte_of(bits, 3) << 8};
+}
+
+// `forms` of a body begin at a multiple of 4, and each block's at a multiple of 2.
+__device__ __forceinline__ Forms read_forms(const kv_u8* forms, const Block& block) {
+  Forms found = {0, 0};
+  for (kv_u32 plane = 0; plane < block.item; plane++) {
+    const kv_u64 pair = ((const kv_u16*)(forms + block.form))[plane];
+    found.least |= (pair & 0xFFULL) << (8 * plane);
+    found.width |= (pair >> 8) << (8 * plane);
+  }
+  return found;
 }
 
 __device__ __forceinline__ kv_u32 lanes_of(const Block& block) { return (block.elements + kPerLane - 1) / kPerLane; }
@@ -172,11 +210,11 @@ __device__ __forceinline__ kv_u64 bits_of_number(kv_u32 kind, float value) {
 
 // -- Expand -----------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ Eight expanded_planes(const Block& block, const kv_u8* forms, const kv_u8* payload) {
+__device__ __forceinline__ Eight expanded_planes(const Block& block, const Forms& forms, const kv_u8* payload) {
   const kv_u32 lanes = lanes_of(block);
   Eight values = {{0, 0, 0, 0, 0, 0, 0, 0}};
   for (kv_u32 plane = 0; plane < block.item; plane++) {
-    const kv_u32 least = forms[2 * plane], width = forms[2 * plane + 1];
+    const kv_u32 least = byte_of(forms.least, plane), width = byte_of(forms.width, plane);
     const kv_u64 bits = read_bits(payload, lanes, width);
     const kv_u64 mask = (1ULL << width) - 1ULL;
 #pragma unroll
@@ -189,11 +227,8 @@ __device__ __forceinline__ Eight expanded_planes(const Block& block, const kv_u8
   return values;
 }
 
-__device__ __forceinline__ Eight expanded_codes(const Block& block, const kv_u8* forms, const kv_u8* payload) {
-  const kv_u64 codes = read_bits(payload, lanes_of(block), 8);
-  // Forms of a block begin at a multiple of two.
-  const float scale = kv_bits_float((kv_u32)((const kv_u16*)forms)[0] | (kv_u32)((const kv_u16*)forms)[1] << 16);
-  const kv_eight numbers = kv_dequantised(codes, scale);
+__device__ __forceinline__ Eight expanded_codes(const Block& block, const Forms& forms, const kv_u8* payload) {
+  const kv_eight numbers = kv_dequantised(read_bits(payload, lanes_of(block), 8), scale_of(forms));
   Eight values;
 #pragma unroll
   for (kv_u32 i = 0; i < kPerLane; i++) values.at[i] = bits_of_number(block.kind, numbers.at[i]);
@@ -237,11 +272,20 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_expand(
   kv_u8* const slot = (kv_u8*)shared_slot;
   if (slot == nullptr) return;
   const kv_u8* const body = (const kv_u8*)shared_body;
-  const kv_u32 end = min(block_count, (blockIdx.x % turns + 1) * kBlocksAtOnce);
-  for (kv_u32 number = blockIdx.x % turns * kBlocksAtOnce + kv_warp(); number < end; number += kWarps) {
-    const Block block = read_block(blocks, number);
-    const kv_u8* const payload = body + ((const kv_u32*)body)[number];
-    const kv_u8* const forms = body + 4 * (kv_u64)block_count + block.form;
+  // A lane for each of the warp's blocks, which are neighbours, reads what is said of it.
+  const kv_u32 first = blockIdx.x % turns * kBlocksAtOnce + kv_warp() * kBlocksOfWarp;
+  Block mine = {0, 0, 1, kPlain, 0};
+  Forms mine_forms = {0, 0};
+  kv_u32 mine_start = 0;
+  if (kv_lane() < kBlocksOfWarp && first + kv_lane() < block_count) {
+    mine = read_block(blocks, first + kv_lane());
+    mine_forms = read_forms(body + 4 * (kv_u64)block_count, mine);
+    mine_start = ((const kv_u32*)body)[first + kv_lane()];
+  }
+  for (kv_u32 n = 0; n < kBlocksOfWarp && first + n < block_count; n++) {
+    const Block block = block_of_lane(mine, n);
+    const Forms forms = {__shfl_sync(kWholeWarp, mine_forms.least, n), __shfl_sync(kWholeWarp, mine_forms.width, n)};
+    const kv_u8* const payload = body + __shfl_sync(kWholeWarp, mine_start, n);
     const Eight values = shared_lossy != 0 && block.kind != kPlain ? expanded_codes(block, forms, payload)
                                                                    : expanded_planes(block, forms, payload);
     store_eight(block, slot + block.offset, values);
@@ -250,17 +294,22 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_expand(
 
 // -- Pack -------------------------------------------------------------------------------------------------------------
 
-// What a warp makes of its block. Of each plane one byte says the least value, and one how many bits values above it
-// take; they are equal in all lanes.
+// What a warp makes of its block; equal in all lanes but for the values. Of FP8 these are codes, one plane of 8 bits.
 struct Planes {
   Eight values;
   kv_u64 least;
   kv_u64 width;
   kv_u32 count;
-  float scale;  // of FP8, whose codes are one plane of 8 bits
+  float scale;
 };
 
-__device__ __forceinline__ kv_u32 byte_of(kv_u64 bytes, kv_u32 n) { return (kv_u32)(bytes >> (8 * n)) & 0xFFu; }
+// What is said of a block in the body.
+struct Said {
+  kv_u32 start;
+  kv_u32 form;
+  kv_u32 item;
+  Forms forms;
+};
 
 __device__ __forceinline__ kv_u32 bits_for(kv_u32 far) {
   kv_u32 width = 0;
@@ -334,15 +383,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) kv_pack(
     const kv_u32* expected,
     kv_u8* refusals) {
   __shared__ kv_u64 shared_slot;
-  __shared__ kv_u32 block_bytes[2][kWarps];
+  __shared__ kv_u32 all_bytes[kWarps];
+  __shared__ Said said[kWarps];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 entry = blockIdx.x;
+  kv_i32 id = 0;  // of the slot; known to one thread
   if (threadIdx.x == 0) {
     shared_slot = 0;
     if (entry < kv_in_use(live, most)) {
-      const kv_i32 slot = ids[entry];
-      if (kv_look(check, entry, slot, slots) == kv_refusal::kApplied)
-        shared_slot = (kv_u64)(arena + (kv_u64)slot * stride);
+      id = ids[entry];
+      if (kv_look(check, entry, id, slots) == kv_refusal::kApplied) shared_slot = (kv_u64)(arena + (kv_u64)id * stride);
     }
   }
   __syncthreads();  // reads of all come after that thread's acquire
@@ -355,7 +405,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) kv_pack(
   for (kv_u32 first = 0; first < block_count; first += kWarps) {
     const kv_u32 number = first + kv_warp();
     const bool has_block = number < block_count;
-    kv_u32* const all_bytes = block_bytes[first / kWarps % 2];
     Block block = {0, 0, 1, kPlain, 0};
     Planes planes = {{{0, 0, 0, 0, 0, 0, 0, 0}}, 0, 0, 0, 0.0f};
     if (has_block) {
@@ -367,33 +416,35 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) kv_pack(
     kv_u32 width = 0;
     for (kv_u32 plane = 0; plane < planes.count; plane++) width += byte_of(planes.width, plane);
     if (kv_lane() == 0) all_bytes[kv_warp()] = padded(width * lanes);
-    __syncthreads();
+    __syncthreads();  // bytes of all blocks are there, and what was said of those before is read
     kv_u32 start = end;
     for (kv_u32 warp = 0; warp < kWarps; warp++) {
       start += warp < kv_warp() ? all_bytes[warp] : 0;
       end += all_bytes[warp];
     }
-    if (!has_block) continue;
-    kv_u8* const forms = body + 4 * block_count + block.form;
-    if (kv_lane() == 0) ((kv_u32*)body)[number] = start;
-    if (lossy != 0 && block.kind != kPlain) {
-      const kv_u32 scale = kv_float_bits(planes.scale);
-      if (kv_lane() < 2 * block.item) forms[kv_lane()] = kv_lane() < 4 ? (kv_u8)(scale >> (8 * kv_lane())) : (kv_u8)0;
+    const bool is_fp8 = lossy != 0 && block.kind != kPlain;
+    if (kv_lane() == 0) {
+      const Forms planes_forms = {planes.least, planes.width};
+      said[kv_warp()] = {start, block.form, has_block ? block.item : 0, is_fp8 ? forms_of(planes.scale) : planes_forms};
     }
     kv_u32 at = start;
     for (kv_u32 plane = 0; plane < planes.count; plane++) {
       const kv_u32 bits = byte_of(planes.width, plane);
-      if ((lossy == 0 || block.kind == kPlain) && kv_lane() == 0) {
-        forms[2 * plane] = (kv_u8)byte_of(planes.least, plane);
-        forms[2 * plane + 1] = (kv_u8)bits;
-      }
       write_bits(body + at, lanes, bits, bits_of(block, planes, plane));
       at += bits * lanes;
     }
     if (kv_lane() < start + padded(width * lanes) - at) body[at + kv_lane()] = 0;
+    __syncthreads();  // all is said, and bytes of all blocks are read
+    // A lane for each block, so that neighbours lie in few sectors.
+    if (threadIdx.x < kWarps && said[threadIdx.x].item != 0) {
+      const Said& one = said[threadIdx.x];
+      ((kv_u32*)body)[first + threadIdx.x] = one.start;
+      kv_u16* const forms = (kv_u16*)(body + 4 * (kv_u64)block_count + one.form);
+      for (kv_u32 plane = 0; plane < one.item; plane++)
+        forms[plane] = (kv_u16)(byte_of(one.forms.least, plane) | byte_of(one.forms.width, plane) << 8);
+    }
   }
   __syncthreads();  // reads of all come before that thread's second look
   if (threadIdx.x != 0) return;
-  if (kv_look_again(check, entry, (kv_i32)(((kv_u64)slot - (kv_u64)arena) / stride)) == kv_refusal::kApplied)
-    sizes[entry] = end;
+  if (kv_look_again(check, entry, id) == kv_refusal::kApplied) sizes[entry] = end;
 }
