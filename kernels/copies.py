@@ -2,7 +2,8 @@
 
 References copy the same bytes and refuse the same entries as ``cuda/copies.cu``. What a caller of a checked copy may
 rely on, whatever other streams do to the words meanwhile, as long as who takes a slot anew changes its word before its
-bytes (every ``take`` and ``load_begin`` raises the generation):
+bytes (every ``take`` and ``load_begin`` raises the generation). Keys of an indexer are also made anew in their
+generation; without a pin they are told by their version, so by ``indexer_gather``:
 
     refusals[i] == 0   all bytes of entry i are those of the slot in the expected generation
     refusals[i] != 0   the output of entry i is not to be used. Strip by strip it holds what it held before, zeros, or

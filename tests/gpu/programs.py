@@ -28,9 +28,12 @@ REWRITE = Kernel(
     "words.cu",
     (
         Argument("machine", "u32", "kv_events::Machine"),
-        Argument("events", "const u32*", "uint32 [3]: evict, take, seal"),
-        Argument("seal_arguments", "const i64*", "int64 [width], of seal; the first is the generation"),
-        Argument("width", "u32", "arguments of seal"),
+        Argument(
+            "events", "const u32*", "uint32 [3]: evict, take, seal, or others around a change"
+        ),
+        Argument("arguments", "const i64*", "int64 [8], of the first two"),
+        Argument("seal_arguments", "const i64*", "int64 [width], of the last; its first is the generation"),
+        Argument("width", "u32", "arguments of the last"),
         Argument("words", "u64*", "uint64 [slots]"),
         Argument("arena", "u8*", "uint8 [slots, bytes]", alignment=16),
         Argument("bytes", "u32", "of a slot, a multiple of 16"),

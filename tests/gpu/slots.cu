@@ -16,6 +16,7 @@ __device__ __forceinline__ bool fires(kv_u64* word, kv_u32 machine, kv_u32 event
 extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
     kv_u32 machine,
     const kv_u32* events,
+    const kv_i64* arguments,
     const kv_i64* seal_arguments,
     kv_u32 width,
     kv_u64* words,
@@ -26,13 +27,12 @@ extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
   const kv_u32 slot = blockIdx.x;
   kv_u64* const word = words + slot;
   kv_u8* const page = arena + (kv_u64)slot * bytes;
-  const kv_i64 zeros[8] = {};
   kv_i64 given[8];
   for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   kv_u32 count = 0;
   for (kv_u32 round = 0; round < rounds; ++round) {
-    if (!fires(word, machine, events[0], zeros)) continue;  // pinned: another time
-    if (!fires(word, machine, events[1], zeros)) break;     // retired
+    if (!fires(word, machine, events[0], arguments)) continue;  // pinned: another time
+    if (!fires(word, machine, events[1], arguments)) break;     // retired
     kv_u32 generation = 0;
     if (kv_lane() == 0) generation = (kv_u32)kv_events::generation_of(machine, kv_load_relaxed(word));
     generation = __shfl_sync(kWholeWarp, generation, 0);

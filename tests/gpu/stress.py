@@ -55,14 +55,15 @@ class Stress:
         self._machines = up(np.full(entries, machine_number(KIND), np.uint8))
         self._verdicts = up(np.zeros(entries, np.uint8))
         self._events = up(np.array([event_number(KIND, name) for name in ("evict", "take", "seal")], np.uint32))
+        self._none = up(np.zeros(8, np.int64))
         self._seal = up(np.zeros(len(KINDS[KIND].EVENTS["seal"].given), np.int64))
 
     def rewriting(self, rounds: int) -> LaunchPlan:
         """Each slot is taken anew so often, as far as nobody has it pinned."""
         seal, width = self._seal.pointer, self._seal.pointer.bytes // 8
         values = (
-            machine_number(KIND), self._events.pointer, seal, width, self.words.pointer, self.arena.pointer, self.size,
-            rounds, self.taken.pointer,
+            machine_number(KIND), self._events.pointer, self._none.pointer, seal, width, self.words.pointer,
+            self.arena.pointer, self.size, rounds, self.taken.pointer,
         )  # fmt: skip
         return LaunchPlan(REWRITE, (self.slots, 1, 1), values)
 

@@ -55,16 +55,20 @@ class Moving:
         self.refusals.write(np.zeros(1, np.uint8))
         return found
 
+    events = ("evict", "take", "seal")
+    arguments = (0,) * 8
+
     def _inputs(self) -> list[np.ndarray]:
-        events = KINDS[self.kind].EVENTS
-        numbers = [event_number(self.kind, name) for name in ("evict", "take", "seal")]
-        seal = [1 if given.name == "layers" else 0 for given in events["seal"].given]
+        numbers = [event_number(self.kind, name) for name in self.events]
+        ones = ("layers", "ok", "kv_version") if self.events[-1] == "rebuild_done" else ("layers",)
+        seal = [int(given.name in ones) for given in KINDS[self.kind].EVENTS[self.events[-1]].given]
         return [np.zeros(1, np.int32), np.ones(1, np.uint32), np.array(numbers, np.uint32), np.array(seal, np.int64),
-                np.zeros(1, np.int64), np.array([0, 1], np.uint32), np.zeros(1, np.uint32)]  # fmt: skip
+                np.zeros(1, np.int64), np.array([0, 1], np.uint32), np.zeros(1, np.uint32),
+                np.array(self.arguments, np.int64)]  # fmt: skip
 
     @property
     def plans(self) -> list[LaunchPlan]:
-        ids, expected, events, seal, positions, starts, versions = (one.pointer for one in self._kept)
+        ids, expected, events, seal, positions, starts, versions, arguments = (one.pointer for one in self._kept)
         check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
         arena, out = self.arena.pointer, self.out.pointer
         readers: dict[str, Callable[[], LaunchPlan]] = {
@@ -79,7 +83,7 @@ class Moving:
             "page_checksum": lambda: page_checksum_plan(arena, 16, 1, ids, 1, 16, out, check=check),
         }  # fmt: skip
         rewrite = (
-            machine_number(self.kind), events, seal, seal.bytes // 8, self.words.pointer, arena, 16, 1,
+            machine_number(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, 16, 1,
             self.taken.pointer,
         )  # fmt: skip
         return [readers[self.reader](), LaunchPlan(REWRITE, (1, 1, 1), rewrite)]
@@ -115,6 +119,34 @@ def test_no_schedule_gives_foreign_bytes(kind: str, reader: str) -> None:
     late = "untouched" if reader == "page_checksum" else "cleared"  # a sum is written when all is known
     assert {(0, "right"), (Refusal.STALE, "untouched"), (Refusal.STALE, late)} <= set(made.outcomes)
     assert explored.executions >= 10
+
+
+class Rebuilding(Moving):
+    """Keys of an indexer are made anew in place: the generation stays, and their version is another one."""
+
+    events = ("fall_behind", "rebuild_begin", "rebuild_done")
+    arguments = (1,) + (0,) * 7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.arena.write(np.full((1, 4), 7, np.uint32).view(np.uint8))
+        self.right = [7] * 4
+
+    def check(self) -> None:
+        code, found = int(self.refusals.array[0]), self.out.array.reshape(-1).tolist()
+        assert found == self.right or (code and found in ([UNTOUCHED] * 4, [0] * 4)), f"refusal {code}, foreign bytes"
+        self.outcomes[code, "right" if found == self.right else ""] += 1
+
+
+@pytest.mark.parametrize("reader", ["indexer_gather", "gather"])
+def test_keys_that_are_rebuilt_in_their_generation_are_told_by_their_version_alone(reader: str) -> None:
+    made = Rebuilding(HostLauncher(Build.CHECK, sources=program_source, races=False), "indexer_state", reader)
+    if reader == "indexer_gather":
+        explore(made.launcher, made.plans, made.check, threads=1)
+        assert {0, Refusal.VERSION, Refusal.BUSY} <= {code for code, _ in made.outcomes}
+    else:  # looks at no version
+        with pytest.raises(ScheduleFailure, match="refusal 0, foreign bytes"):
+            explore(made.launcher, made.plans, made.check, threads=1)
 
 
 def test_two_readers_and_two_turns_of_the_rewriter() -> None:
