@@ -28,9 +28,7 @@ REWRITE = Kernel(
     "words.cu",
     (
         Argument("machine", "u32", "kv_events::Machine"),
-        Argument(
-            "events", "const u32*", "uint32 [3]: evict, take, seal, or others around a change"
-        ),
+        Argument("events", "const u32*", "uint32 [3]: evict, take, seal, or others around a change"),
         Argument("arguments", "const i64*", "int64 [8], of the first two"),
         Argument("seal_arguments", "const i64*", "int64 [width], of the last; its first is the generation"),
         Argument("width", "u32", "arguments of the last"),
