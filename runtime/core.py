@@ -1,11 +1,12 @@
-"""What the manager keeps under its lock: pools, the index over them, and the moves between the two.
+"""What the manager keeps under its lock: pools, the index over them, and how room is made in both.
 
-Nothing here takes a lock or moves bytes. Every change of a word is an event of the generated tables.
+How slots come to be found is in ``publication.py``. Nothing here takes a lock or moves bytes. Every change of a word is
+an event of the generated tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
 from .index import Index, Segment, Spot
 from .isolation import UNKNOWN, Isolation
-from .keeping import NEVER, PLAIN, Deadline, Deadlines, Keeping
+from .keeping import NEVER, Deadlines, Keeping
 from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
 from .policy import WindowPolicy
 from .pool import Pool, Slots
@@ -64,15 +65,14 @@ class Core:
         self.profile, self.policy = profile, policy
         if unknown := sorted(set(kinds) - set(KINDS)):
             raise ValueError(f"kinds= names {', '.join(unknown)}; there are: {', '.join(KINDS)}")
-        tables = {**KINDS, **kinds}
-        self._tables = {kind: tables[kind] for kind in rules_of(profile)}
+        tables, rules = {**KINDS, **kinds}, rules_of(profile)
+        self._tables = {kind: tables[kind] for kind in rules}
         self._budgets = {kind: rule.budget for kind, rule in self._rules() if rule.budget is not None}
         self._cascades = {kind: rule.cascade for kind, rule in self._rules() if rule.cascade}
         self._latest = self.most("last_use")
         numbers = [np.iinfo(table.META["tenant"]).max for table in self._tables.values() if "tenant" in table.META]
         self._tenants = Tenants(min(numbers)) if numbers else None
         self._cold, self._on_event, self._isolation = cold, on_event, isolation
-        rules = rules_of(profile)
         self.room = Room()
         self.pools = self.make_pools(slots, buffers)
         self.scratch: dict[str, Slots] = {}  # a slot a kind for writes that are nobody's, once they are set aside
@@ -493,156 +493,6 @@ class Core:
         segment = self.index.climb(segment, at)
         for leaves in self.leaf_first.values():
             leaves.offer_chain(segment)
-
-    # ---- publication ----------------------------------------------------------------------------------------------
-
-    def seal(
-        self, kind: str, slots: Slots, expected: npt.NDArray[Any], places: Numbers, versions: Numbers, *, lossy: bool
-    ) -> None:
-        """Seal a writer's slots, of generations ``expected``; ``lossy`` when they rest on a lossy form or a replay."""
-        pool = self.pools[kind]
-        pool.must("seal", slots, "publish", expected=expected, **pool.rules.seal(places, versions, lossy))
-
-    def fresh(self, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
-        """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
-
-        Held granules are replaced where they can't serve: packed ones, those that are being packed, and indexer keys
-        that are stale, being rebuilt, or of another version than their KV. For trailing kinds the fresh ones are in the
-        index afterwards.
-        """
-        if kind in self.trailing:
-            trail = self.trailing.index(kind)
-            held = self.index.add(trail, spot, places.tolist(), slots.astype(np.int32))
-            self.flat[kind].own(slots[~held], places[~held], spot.segment)
-            return ~held
-        n = self.paged.index(kind)
-        low, live = int(places[0]), min(self.index.live(n, spot), int(places[-1]) + 1)
-        taken = places >= live
-        if live > low:
-            old = self.index.slots(n, spot, low, live)
-            table = self.pools[kind].table
-            if kind == "compressed_kv":
-                taken[: live - low] = self.pools[kind].in_state(old, "packed", "compressing")
-            else:
-                same = table.fields("version", old) == self.versions(kind, spot, places[: live - low])
-                taken[: live - low] = ~(same & self.pools[kind].in_state(old, "resident"))
-        return taken
-
-    def place(self, kind: str, spot: Spot, places: Numbers, slots: Slots, fresh: npt.NDArray[np.bool_]) -> None:
-        """Put the fresh slots of a paged kind, now readable, where the index finds them; retire what they replace."""
-        if not fresh.any():
-            return
-        n, low, high = self.paged.index(kind), int(places[0]), int(places[-1]) + 1
-        live, ready = min(self.index.live(n, spot), high), self.index.ready(n, spot)
-        gap = ready < self.index.live(n, spot)
-        merged = slots.astype(np.int32)
-        replaced = merged[:0]
-        if live > low:
-            old = self.index.slots(n, spot, low, live)
-            replaced = old[fresh[: live - low]]
-            merged[: live - low] = np.where(fresh[: live - low], merged[: live - low], old)
-        # KV that is held already may be packed, or be on its way there: its states say how far the chain can be read.
-        readable = high if low <= ready and kind != "compressed_kv" else ready
-        self.index.put(n, spot, low, merged, readable)
-        self.retire(kind, replaced)
-        self.advance(spot)
-        if kind == "compressed_kv":
-            self._fall_behind(spot, low, high)
-        elif gap and kind == "indexer_state":
-            self.revive(spot, ready)
-
-    def _fall_behind(self, spot: Spot, low: int, high: int) -> None:
-        """KV of granules [low, high) was made anew: keys that are held there for another version are stale from now on.
-
-        Until others take their place, no branch can read keys behind them.
-        """
-        if "indexer_state" not in self.paged:
-            return
-        n, pool = self.paged.index("indexer_state"), self.pools["indexer_state"]
-        live = min(self.index.live(n, spot), high)
-        if live <= low:
-            return
-        held = self.index.slots(n, spot, low, live).astype(np.intp)
-        versions = self.versions("indexer_state", spot, np.arange(low, live))
-        behind = pool.in_state(held, "resident") & (pool.table.fields("version", held) != versions)
-        if behind.any():
-            stale = held[behind]
-            pool.must("fall_behind", stale, "publish", expected=pool.generations(stale))
-            self.index.unready(n, spot, low + int(np.argmax(behind)))
-            self.leaf_first["indexer_state"].offer_chain(self.index.climb(spot.segment, live), sooner=True)
-
-    def revive(self, spot: Spot, at: int) -> None:
-        """Stale keys at granule ``at`` were replaced: those behind are read again, in every branch, up to the next.
-
-        Cost: the subtree.
-        """
-        n, pool = self.paged.index("indexer_state"), self.pools["indexer_state"]
-        for segment in self.index.below(self.index.climb(spot.segment, at + 1)):
-            parent, ready, live = segment.parent, segment.ready[n], segment.live[n]
-            if parent is None or (parent.parent is not None and parent.ready[n] < parent.end - parent.base):
-                continue
-            if ready < live:
-                good = pool.in_state(segment.slots[n][ready:live], "resident")
-                count = len(good) if good.all() else int(np.argmin(good))
-                if count:
-                    self.index.set_ready(n, segment, ready + count)
-
-    def advance(self, spot: Spot) -> None:
-        """Let what is expanded right behind the readable part of a chain be read too."""
-        if "compressed_kv" not in self.paged:
-            return
-        n = self.paged.index("compressed_kv")
-        ready, live = self.index.ready(n, spot), self.index.live(n, spot)
-        if ready < live:
-            waiting = self.index.slots(n, spot, ready, live)
-            expanded = self.pools["compressed_kv"].in_state(waiting, "resident")
-            count = len(waiting) if expanded.all() else int(np.argmin(expanded))
-            if count:
-                self.index.put(n, spot, ready, waiting[:count], ready + count)
-
-    def settle(
-        self,
-        spot: Spot,
-        kept: Mapping[str, Slots],
-        clock: int,
-        keeping: Keeping = PLAIN,
-        start: int | None = None,
-    ) -> None:
-        """Stamp newly kept slots and offer the chain's end to eviction.
-
-        Args:
-            spot: the chain's end.
-            kept: slots that others find from now on.
-            clock: when.
-            keeping: what their publisher says of them.
-            start: first granule that was published; what stood there before is kept as this publisher said, too.
-        """
-        for kind, slots in kept.items():
-            self.pools[kind].publish(slots, clock, keeping)
-        if start is not None and (self.keeps("priority") or self.keeps("expires")):
-            for n, kind in enumerate(self.paged):
-                if kind in kept and (live := self.index.live(n, spot)) > start:
-                    held = self.index.slots(n, spot, start, live).astype(np.intp)
-                    self.pools[kind].publish_again(held[~np.isin(held, kept[kind])], keeping)
-        self.offer(spot.segment, spot.at)
-
-    def remember(self, digests: list[bytes], places: Mapping[str, Numbers], until: int) -> None:
-        """Look again at ``until`` at what was published for these places of a chain; NEVER is no time."""
-        for kind, where in places.items() if until < NEVER else ():
-            if len(where) and "expires" in self.pools[kind].meta:
-                parts = [range(int(where[0]), int(where[-1]) + 1)]
-                if kind in self.trailing:
-                    parts = [range(place, place + 1) for place in where.tolist()]
-                for part in parts:
-                    self.deadlines.add(until, Deadline(kind, digests, part))
-
-    def check_chain(self, spot: Spot, start: int, kinds: Sequence[str]) -> None:
-        """Raise Refused (GAP) unless every paged kind among ``kinds`` is resident over [0, start)."""
-        for n, kind in enumerate(self.paged):
-            live = self.index.live(n, spot) if kind in kinds else start
-            if live < start:
-                what = f"{kind} is resident over {live} granules, and the range starts at {start}"
-                raise Refused(Reason.GAP, "publish", what)
 
     def _forget_cold(self) -> None:
         """Drop the packed bytes of cold slots that were evicted."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from . import publication
 from .answers import Reason
 from .errors import Refused
 from .fill import Fill
@@ -90,7 +91,7 @@ class Filler:
             self._check_rest(fill)
             manager.drop_expired()
             if fill.rebuild is None:
-                core.check_chain(core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
+                publication.check_chain(core, core.index.locate(fill.digests, fill.start), fill.start, fill.kinds)
             else:
                 check_entries(core, fill, fill.rebuild)
             clock = manager.tick()
@@ -102,8 +103,12 @@ class Filler:
             else:
                 kept = {KEYS: seal(core, spot, fill, fill.rebuild)}
             keeping = core.keeping(clock, priority, ttl, fill.salt)
-            core.settle(spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start)
-            core.remember(fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until)
+            publication.settle(
+                core, spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start
+            )
+            publication.remember(
+                core, fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until
+            )
             writing = None
             if manager.writes_through and not fill.lossy and ttl is None:
                 writing = manager.storer.begin(fill.digests, fill.salt, kept, fill.store_epoch, spot)
@@ -190,7 +195,7 @@ class Filler:
         """Publish one kind of a fill; what the index has already is freed."""
         core, pool = self._manager.core, self._manager.core.pools[kind]
         slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
-        fresh = core.fresh(kind, spot, places, slots)
+        fresh = publication.fresh(core, kind, spot, places, slots)
         kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
         versions = core.versions(kind, spot, kept_places)
         if kind == "compressed_kv" and len(kept):
@@ -199,8 +204,8 @@ class Filler:
         if kind == "indexer_state" and len(kept):
             pool.must("index", kept, "publish", expected=expected, to_version=versions)
         if len(kept):
-            core.seal(kind, kept, expected, kept_places, versions, lossy=fill.lossy)
+            publication.seal(core, kind, kept, expected, kept_places, versions, lossy=fill.lossy)
         if kind in core.paged:
-            core.place(kind, spot, places, slots, fresh)
+            publication.place(core, kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])
         return kept, kept_places

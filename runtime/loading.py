@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from . import publication
 from .answers import Plan, Reason
 from .attempts import Attempts
 from .backend import expand_slots
@@ -99,8 +100,7 @@ class Loader:
                 batches.append(self._expansion(expand, held[0], manager.isolation.whose(plan.claim.salt)))
             versions = {kind: core.versions(kind, spot, places) for kind, places in plan.wanted.items()}
             given = {
-                kind: core.pools[kind].rules.load_begin(places, versions[kind])
-                for kind, places in plan.wanted.items()
+                kind: core.pools[kind].rules.load_begin(places, versions[kind]) for kind, places in plan.wanted.items()
             }
             slots = manager.take(counts, "load_begin", given, salt=plan.claim.salt)
         except BaseException:  # of a backend that can't clear what others left, too
@@ -346,7 +346,7 @@ class Loader:
         kept: dict[str, Slots] = {}
         expanded: list[tuple[Slots, Slots]] = []
         held = ticket.held
-        core.advance(spot)
+        publication.advance(core, spot)
         for batch, count in sorted(parts, key=lambda part: (core.kinds.index(part[0].kind), int(part[0].places[0]))):
             pool = core.pools[batch.kind]
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy[:count])
@@ -355,17 +355,17 @@ class Loader:
                 self._unhold(ticket)
             for low, high in _runs(batch.places[:count], batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
-                fresh = core.fresh(batch.kind, spot, places, slots)
+                fresh = publication.fresh(core, batch.kind, spot, places, slots)
                 if batch.begin == "expand_begin":
                     fresh &= same_packed(core, spot, places, held[low:high])
                 if batch.kind in core.paged:
-                    core.place(batch.kind, spot, places, slots, fresh)
+                    publication.place(core, batch.kind, spot, places, slots, fresh)
                 pool.release("evict", slots[~fresh])
                 kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
                 if batch.begin == "expand_begin":
                     expanded.append((slots[fresh], held[low:high][fresh]))
         clock = manager.time
-        core.settle(spot, kept, clock, Keeping(tenant=core.tenant(plan.claim.salt)))
+        publication.settle(core, spot, kept, clock, Keeping(tenant=core.tenant(plan.claim.salt)))
         for slots, packed in expanded:
             core.pools["compressed_kv"].inherit(slots, packed)
             core.pools["compressed_kv"].stamp(slots, clock)
@@ -497,4 +497,3 @@ def _runs(places: Numbers, paged: bool) -> list[tuple[int, int]]:
     """Parts [low, high) of places to publish one by one: runs of granules in a row; all of a trailing kind."""
     cuts = (np.flatnonzero(np.diff(places) != 1) + 1).tolist() if paged else []
     return list(zip([0, *cuts], [*cuts, len(places)], strict=True))
-

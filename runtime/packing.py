@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from . import publication
 from .answers import Reason
 from .backend import pack_slots
 from .errors import Refused
@@ -89,7 +90,7 @@ class Packer:
                 pool.must("compress_done", source, "pack", expected=before, ok=False)
                 pool.release("abandon", copies, expected=made)
                 core.retire("compressed_kv", source[~found])
-                core.advance(spot)
+                publication.advance(core, spot)
                 core.offer(spot.segment, spot.at)
             raise
         with manager.lock:

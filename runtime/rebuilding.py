@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from . import publication
 from .answers import Answer, Claim, Reason
 from .core import Core
 from .errors import Refused
@@ -139,7 +140,7 @@ def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, N
     merged[places[ours] - low] = slots[ours]
     core.index.put(n, spot, low, merged, fill.stop)
     core.retire(KEYS, old[old != merged[replaced]])
-    core.revive(spot, low)
+    publication.revive(core, spot, low)
     return slots[ours], places[ours]
 
 

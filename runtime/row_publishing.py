@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from . import publication
 from .answers import Reason
 from .backend import copy_slots
 from .errors import Refused
@@ -60,14 +61,14 @@ class RowPublisher:
         kept_places: dict[str, npt.NDArray[np.int64]] = {}
         for kind in kinds:
             pool, held = core.pools[kind], rows.held(kind, row, start, stop)
-            fresh = core.fresh(kind, spot, places, held)
+            fresh = publication.fresh(core, kind, spot, places, held)
             expected = pool.generations(held[fresh])
             versions = core.versions(kind, spot, places[fresh])
             if kind == "indexer_state" and fresh.any():
                 self._tie(held[fresh], expected, versions)
             if fresh.any():
-                core.seal(kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
-            core.place(kind, spot, places, held, fresh)
+                publication.seal(core, kind, held[fresh], expected, places[fresh], versions, lossy=lossy)
+            publication.place(core, kind, spot, places, held, fresh)
             rows.give_up(kind, held[~fresh], done)
             kept[kind], kept_places[kind] = held[fresh], places[fresh]
         for kind in kinds:
@@ -80,12 +81,14 @@ class RowPublisher:
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
         for kind, (copies, where) in copied.items():
             pool = core.pools[kind]
-            core.fresh(kind, spot, where, copies)
-            core.seal(kind, copies, pool.generations(copies), where, np.zeros(len(where), np.int64), lossy=lossy)
+            publication.fresh(core, kind, spot, where, copies)
+            publication.seal(
+                core, kind, copies, pool.generations(copies), where, np.zeros(len(where), np.int64), lossy=lossy
+            )
             kept[kind], kept_places[kind] = copies, where
         keeping = core.keeping(manager.time, priority, ttl, keys.salt)
-        core.settle(spot, kept, manager.time, keeping, start)
-        core.remember(keys.digests, kept_places, keeping.until)
+        publication.settle(core, spot, kept, manager.time, keeping, start)
+        publication.remember(core, keys.digests, kept_places, keeping.until)
         writing = None
         if manager.writes_through and not lossy and ttl is None and done is None:  # else the bytes may not be there yet
             stored = {kind: (slots, kept_places[kind]) for kind, slots in kept.items()}
@@ -103,7 +106,7 @@ class RowPublisher:
     def _check_chain(self, keys: Keys, start: int, stop: int, kinds: list[str]) -> None:
         """Raise Refused where the chain before ``start`` is gone, or what others published up to ``stop`` is full."""
         core = self._rows.manager.core
-        core.check_chain(core.index.locate(keys.digests, start), start, kinds)
+        publication.check_chain(core, core.index.locate(keys.digests, start), start, kinds)
         self._check_readers(core.index.locate(keys.digests, stop), start, kinds)
 
     def _check_readers(self, spot: Spot, start: int, kinds: list[str]) -> None:

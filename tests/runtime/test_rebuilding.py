@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kvfsm.runtime import publication
 from kvfsm.runtime.admission import Admission, Deferred
 from kvfsm.runtime.answers import AnswerKind, Reason
-from kvfsm.runtime.core import Core
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
@@ -592,7 +592,7 @@ def test_whatever_is_found_is_of_one_version() -> None:
 
 def test_keys_that_did_not_fall_behind_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above tells keys of another version from good ones."""
-    monkeypatch.setattr(Core, "_fall_behind", lambda *_: None)
+    monkeypatch.setattr(publication, "_fall_behind", lambda *_: None)
     manager = make()
     keys = prompt(manager, 3)
     behind(manager, keys, 3)

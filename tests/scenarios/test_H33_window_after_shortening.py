@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvfsm.runtime import publication
 from kvfsm.runtime.matching import Matcher
 
 
@@ -26,7 +27,7 @@ def scenario(bench: Any) -> None:
     for blocks, expected in (([2, 3], 0), ([1], 6)):  # residency {2, 3}, then {1, 2, 3}
         slots = window.take(len(blocks), {})
         places = np.array(blocks)
-        manager.core.fresh("swa_window", spot, places, slots)
+        publication.fresh(manager.core, "swa_window", spot, places, slots)
         given = window.rules.seal(places, places, lossy=False)
         window.must("seal", slots, "publish", expected=window.generations(slots), **given)
         assert manager.match(keys, 9).length == 8
@@ -43,8 +44,6 @@ def test_H33_the_window_is_asked_after_the_allowance(bench: Any) -> None:
 
 def test_H33_control_a_window_that_is_asked_before_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     joint = Matcher._joint
-    monkeypatch.setattr(
-        Matcher, "_joint", lambda self, found, cap, skip: max(0, joint(self, found, cap, 0) - skip)
-    )
+    monkeypatch.setattr(Matcher, "_joint", lambda self, found, cap, skip: max(0, joint(self, found, cap, 0) - skip))
     with pytest.raises(AssertionError, match="6 == 0"):
         scenario(bench)

@@ -1,0 +1,185 @@
+"""Publication: how slots that a writer filled, or that a load brought, become what others find.
+
+    check_chain          what stands before them is there
+    fresh                which of them the index takes; the others are duplicates
+    seal                 their words
+    place                their places in the index
+    settle, remember     when they were used, and how they are to be kept
+
+KV and keys that others replace change how far a chain can be read behind them: ``revive`` and ``advance`` see to that.
+Callers hold the manager's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .answers import Reason
+from .core import Core
+from .errors import Refused
+from .index import Spot
+from .keeping import NEVER, PLAIN, Deadline, Keeping
+from .kinds import Numbers
+from .pool import Slots
+
+
+def check_chain(core: Core, spot: Spot, start: int, kinds: Sequence[str]) -> None:
+    """Raise Refused (GAP) unless every paged kind among ``kinds`` is resident over [0, start)."""
+    for n, kind in enumerate(core.paged):
+        live = core.index.live(n, spot) if kind in kinds else start
+        if live < start:
+            what = f"{kind} is resident over {live} granules, and the range starts at {start}"
+            raise Refused(Reason.GAP, "publish", what)
+
+
+def fresh(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
+    """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
+
+    Held granules are replaced where they can't serve: packed ones, those that are being packed, and indexer keys
+    that are stale, being rebuilt, or of another version than their KV. For trailing kinds the fresh ones are in the
+    index afterwards.
+    """
+    if kind in core.trailing:
+        trail = core.trailing.index(kind)
+        held = core.index.add(trail, spot, places.tolist(), slots.astype(np.int32))
+        core.flat[kind].own(slots[~held], places[~held], spot.segment)
+        return ~held
+    n = core.paged.index(kind)
+    low, live = int(places[0]), min(core.index.live(n, spot), int(places[-1]) + 1)
+    taken = places >= live
+    if live > low:
+        old = core.index.slots(n, spot, low, live)
+        table = core.pools[kind].table
+        if kind == "compressed_kv":
+            taken[: live - low] = core.pools[kind].in_state(old, "packed", "compressing")
+        else:
+            same = table.fields("version", old) == core.versions(kind, spot, places[: live - low])
+            taken[: live - low] = ~(same & core.pools[kind].in_state(old, "resident"))
+    return taken
+
+
+def seal(
+    core: Core, kind: str, slots: Slots, expected: npt.NDArray[Any], places: Numbers, versions: Numbers, *, lossy: bool
+) -> None:
+    """Seal a writer's slots, of generations ``expected``; ``lossy`` when they rest on a lossy form or a replay."""
+    pool = core.pools[kind]
+    pool.must("seal", slots, "publish", expected=expected, **pool.rules.seal(places, versions, lossy))
+
+
+def place(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots, taken: npt.NDArray[np.bool_]) -> None:
+    """Put the ``taken`` slots of a paged kind, now readable, where the index finds them; retire what they replace."""
+    if not taken.any():
+        return
+    n, low, high = core.paged.index(kind), int(places[0]), int(places[-1]) + 1
+    live, ready = min(core.index.live(n, spot), high), core.index.ready(n, spot)
+    gap = ready < core.index.live(n, spot)
+    merged = slots.astype(np.int32)
+    replaced = merged[:0]
+    if live > low:
+        old = core.index.slots(n, spot, low, live)
+        replaced = old[taken[: live - low]]
+        merged[: live - low] = np.where(taken[: live - low], merged[: live - low], old)
+    # KV that is held already may be packed, or be on its way there: its states say how far the chain can be read.
+    readable = high if low <= ready and kind != "compressed_kv" else ready
+    core.index.put(n, spot, low, merged, readable)
+    core.retire(kind, replaced)
+    advance(core, spot)
+    if kind == "compressed_kv":
+        _fall_behind(core, spot, low, high)
+    elif gap and kind == "indexer_state":
+        revive(core, spot, ready)
+
+
+def settle(
+    core: Core,
+    spot: Spot,
+    kept: Mapping[str, Slots],
+    clock: int,
+    keeping: Keeping = PLAIN,
+    start: int | None = None,
+) -> None:
+    """Stamp newly kept slots and offer the chain's end to eviction.
+
+    Args:
+        core: of pools and index.
+        spot: the chain's end.
+        kept: slots that others find from now on.
+        clock: when.
+        keeping: what their publisher says of them.
+        start: first granule that was published; what stood there before is kept as this publisher said, too.
+    """
+    for kind, slots in kept.items():
+        core.pools[kind].publish(slots, clock, keeping)
+    if start is not None and (core.keeps("priority") or core.keeps("expires")):
+        for n, kind in enumerate(core.paged):
+            if kind in kept and (live := core.index.live(n, spot)) > start:
+                held = core.index.slots(n, spot, start, live).astype(np.intp)
+                core.pools[kind].publish_again(held[~np.isin(held, kept[kind])], keeping)
+    core.offer(spot.segment, spot.at)
+
+
+def remember(core: Core, digests: list[bytes], places: Mapping[str, Numbers], until: int) -> None:
+    """Look again at ``until`` at what was published for these places of a chain; NEVER is no time."""
+    for kind, where in places.items() if until < NEVER else ():
+        if len(where) and "expires" in core.pools[kind].meta:
+            parts = [range(int(where[0]), int(where[-1]) + 1)]
+            if kind in core.trailing:
+                parts = [range(at, at + 1) for at in where.tolist()]
+            for part in parts:
+                core.deadlines.add(until, Deadline(kind, digests, part))
+
+
+def revive(core: Core, spot: Spot, at: int) -> None:
+    """Stale keys at granule ``at`` were replaced: those behind are read again, in every branch, up to the next.
+
+    Cost: the subtree.
+    """
+    n, pool = core.paged.index("indexer_state"), core.pools["indexer_state"]
+    for segment in core.index.below(core.index.climb(spot.segment, at + 1)):
+        parent, ready, live = segment.parent, segment.ready[n], segment.live[n]
+        if parent is None or (parent.parent is not None and parent.ready[n] < parent.end - parent.base):
+            continue
+        if ready < live:
+            good = pool.in_state(segment.slots[n][ready:live], "resident")
+            count = len(good) if good.all() else int(np.argmin(good))
+            if count:
+                core.index.set_ready(n, segment, ready + count)
+
+
+def advance(core: Core, spot: Spot) -> None:
+    """Let what is expanded right behind the readable part of a chain be read too."""
+    if "compressed_kv" not in core.paged:
+        return
+    n = core.paged.index("compressed_kv")
+    ready, live = core.index.ready(n, spot), core.index.live(n, spot)
+    if ready < live:
+        waiting = core.index.slots(n, spot, ready, live)
+        expanded = core.pools["compressed_kv"].in_state(waiting, "resident")
+        count = len(waiting) if expanded.all() else int(np.argmin(expanded))
+        if count:
+            core.index.put(n, spot, ready, waiting[:count], ready + count)
+
+
+def _fall_behind(core: Core, spot: Spot, low: int, high: int) -> None:
+    """KV of granules [low, high) was made anew: keys that are held there for another version are stale from now on.
+
+    Until others take their place, no branch can read keys behind them.
+    """
+    if "indexer_state" not in core.paged:
+        return
+    n, pool = core.paged.index("indexer_state"), core.pools["indexer_state"]
+    live = min(core.index.live(n, spot), high)
+    if live <= low:
+        return
+    held = core.index.slots(n, spot, low, live).astype(np.intp)
+    versions = core.versions("indexer_state", spot, np.arange(low, live))
+    behind = pool.in_state(held, "resident") & (pool.table.fields("version", held) != versions)
+    if behind.any():
+        stale = held[behind]
+        pool.must("fall_behind", stale, "publish", expected=pool.generations(stale))
+        core.index.unready(n, spot, low + int(np.argmax(behind)))
+        core.leaf_first["indexer_state"].offer_chain(core.index.climb(spot.segment, live), sooner=True)
