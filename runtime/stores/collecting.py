@@ -56,7 +56,7 @@ class Collector:
                 evicted = self._directory.evict(over + self._log.segment_bytes, spared, least=over)
         self.drop_dead()
         while self._log.file_bytes > most and (segment := self._most_garbage()) is not None:
-            self._rewrite([segment], epoch)
+            self._rewrite(segment, epoch)
         return evicted
 
     def evict(self, most: int) -> int:
@@ -68,8 +68,8 @@ class Collector:
         """Remove files in which nothing is alive; costs no copying. Tombstones must outlive what they bury."""
         with self._lock:
             self._directory.sweep()
-            segments = [s for s in self._log.by_number.values() if s.size and not s.tombstones]
-            dead = [s for s in segments if not self._directory.live_bytes_of(s.number)]
+            live = self._directory.live_bytes_by_segment()
+            dead = [s for s in self._log.by_number.values() if s.size and not s.tombstones and s.number not in live]
         for segment in dead:
             try:
                 self._log.remove(segment)
@@ -84,19 +84,26 @@ class Collector:
             self._salvage(slot, epoch)
 
     def compact(self, epoch: int) -> int:
-        """Copy what is alive out of all files with garbage and remove them. Returns how many corrupt objects it met."""
-        with self._lock:
-            victims = [s for s in self._log.by_number.values() if s.size > self._directory.live_bytes_of(s.number)]
-        return self._rewrite(victims, epoch)
+        """Copy what is alive out of all files with garbage and remove them. Returns how many corrupt objects it met.
+
+        Files in which nothing lives go first, and the others one by one: on a full disk these make room for the copies.
+        """
+        self.drop_dead()
+        corrupt = 0
+        while (segment := self._most_garbage()) is not None:
+            corrupt += self._rewrite(segment, epoch)
+        return corrupt
 
     def _most_garbage(self) -> Segment | None:
         """The file that frees the most when it is written anew; None when no file holds garbage.
 
-        One with tombstones is left until no older file has garbage, for that may be what they bury.
+        One with tombstones is left until no older file has garbage, for that may be what they bury; and each removal is
+        durable before the next one.
         """
         with self._lock:
             segments = sorted(self._log.by_number.values(), key=lambda segment: segment.number)
-            garbage = [segment.size - self._directory.live_bytes_of(segment.number) for segment in segments]
+            live = self._directory.live_bytes_by_segment()
+            garbage = [segment.size - live.get(segment.number, 0) for segment in segments]
         candidates = [
             (freed, -segment.number, segment)
             for place, (segment, freed) in enumerate(zip(segments, garbage, strict=True))
@@ -104,13 +111,12 @@ class Collector:
         ]
         return max(candidates)[2] if candidates else None
 
-    def _rewrite(self, victims: Sequence[Segment], epoch: int) -> int:
-        """Copy what is alive out of some files and remove these. Returns how many corrupt objects it met."""
+    def _rewrite(self, segment: Segment, epoch: int) -> int:
+        """Copy what is alive out of a file and remove it. Returns how many corrupt objects it met."""
         corrupt = 0
         with self._lock:
-            slots = [slot for s in victims for slot in self._directory.live(s.number).tolist()]
-        for segment in victims:
-            segment.appendable = False
+            slots = self._directory.live(segment.number).tolist()
+        segment.appendable = False
         batch: list[tuple[int, Header, bytearray]] = []
         for slot in slots:
             salvaged = self._salvage(slot, epoch)
@@ -122,9 +128,7 @@ class Collector:
                 self._copy(batch)
                 batch = []
         self._copy(batch)
-        # A tombstone lies in a later file than what it buries, and each removal is durable before the next one.
-        for segment in sorted(victims, key=lambda segment: segment.number):
-            self._log.remove(segment)
+        self._log.remove(segment)
         return corrupt
 
     def _salvage(self, slot: int, epoch: int) -> tuple[Header, bytearray] | None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import operator
 import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +65,8 @@ _EPOCH_MAX = LAYOUT.field("epoch").high
 _RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FIXES = {
-    errno.ENOSPC: "free space on this disk, or collect()",
-    errno.EDQUOT: "raise the quota, or collect()",
+    errno.ENOSPC: "free space on this disk, or collect(most_bytes=) less",
+    errno.EDQUOT: "raise the quota, or collect(most_bytes=) less",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f), or give smaller segment_bytes",
     errno.EACCES: "let this user write there",
     errno.EPERM: "let this user write there",
@@ -140,7 +141,8 @@ class LocalStore:
             namespace: what the objects depend on.
             files: the file layer; default: the operating system's.
             budget_bytes: how much all files with objects may take, besides copies while a file is written anew;
-                default: as much as fits. What goes for others is up to ``eviction:`` of ondisk_prefix.
+                default: as much as fits. What goes for others is up to ``eviction:`` of ondisk_prefix. Where more is
+                found than that, opening takes nothing away; the next write does.
             segment_bytes: when to begin another file, at most an eighth of the budget; a group that is larger gets a
                 file of its own.
             trace: records each event of the directory's entries, for `kvfsm validate`.
@@ -151,9 +153,12 @@ class LocalStore:
         Raises:
             StoreLocked: another writer has it open; the message names it.
             StoreFull, StoreFailed: the directory can't be read or written, or not past the page cache.
-            ValueError: a kind or format that can't be stored.
+            ValueError: a kind or format that can't be stored, or a number of bytes that nothing fits into.
+            TypeError: a number of bytes that is no whole number, or another class than one of ondisk_prefix.
 
         """
+        budget_bytes = None if budget_bytes is None else _whole("budget_bytes", budget_bytes, stride(1))
+        segment_bytes = _whole("segment_bytes", segment_bytes, 1)
         if namespace.format != FORMAT_VERSION:
             raise ValueError(f"this version stores format {FORMAT_VERSION}; the namespace asks for {namespace.format}")
         self.namespace = namespace
@@ -164,6 +169,8 @@ class LocalStore:
         self._lock = threading.Lock()  # guards the directory and the readers' counts; never held over file operations
         recorder = None if trace is None else trace.source("store")
         machine = cast("type[OndiskPrefixTable]", kinds.get("ondisk_prefix", OndiskPrefixTable))
+        if getattr(machine, "MACHINE", None) != "ondisk_prefix":
+            raise TypeError(f"kinds['ondisk_prefix'] is {machine!r}; give that of the KINDS of a generated package")
         self._directory = Directory(tuple(namespace.layouts), recorder=recorder, machine=machine)
         if recorder is not None:
             recorder.watch([self._directory.table], self._lock)
@@ -359,12 +366,15 @@ class LocalStore:
 
         Args:
             verify: read and check every object first, so that corrupt ones are found too.
-            most_bytes: evict in the spec's order until what can be served takes so many bytes at most.
+            most_bytes: evict in the spec's order until what can be served takes so many bytes at most; what is being
+                read stays.
 
         Raises:
             StoreFull, StoreFailed: what was copied so far stays valid; call again.
+            TypeError, ValueError: ``most_bytes`` is no whole number of at least 0.
 
         """
+        most_bytes = None if most_bytes is None else _whole("most_bytes", most_bytes, 0)
         with self._writer:
             self._check_open()
             before = self._log.file_bytes
@@ -652,6 +662,15 @@ class LocalStore:
 
 def _verdict_of(answer: Header | Verdict | None) -> Verdict | None:
     return Verdict.OK if isinstance(answer, Header) else answer
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    """A number of bytes that a caller gave. TypeError or ValueError unless it is whole and large enough."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name}={value!r} is no whole number of bytes; give one, such as 1 << 30")
+    if operator.index(value) < least:
+        raise ValueError(f"{name}={value}; give at least {least}")
+    return operator.index(value)
 
 
 def _bytes_of(buffer: Readable | Writable) -> memoryview:

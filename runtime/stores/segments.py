@@ -88,8 +88,8 @@ class Segments:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of all segment files."""
-        return sum(segment.size for segment in self.by_number.values())
+        """Bytes of all segment files; any thread may ask while others come and go."""
+        return sum(segment.size for segment in tuple(self.by_number.values()))
 
     def open_all(self) -> list[Scan]:
         """Open and scan the files that exist, in the order of their numbers. Their names must be durable."""

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
+from kvfsm.runtime.generated import SwaWindowTable
 from kvfsm.runtime.stores.collecting import Collector
 from kvfsm.runtime.stores.format import stride
 from kvfsm.runtime.stores.local import LocalStore
@@ -167,6 +168,86 @@ def test_too_much_at_once_is_refused_whoever_it_is_put_with() -> None:
         assert there(store, ["c0", "c1", "c2"]) == {"c0", "c1", "c2"} and store.usage().file_bytes <= 4 * SIZE
 
 
+def test_a_smaller_budget_holds_from_the_next_write_on() -> None:
+    with opened(8, files := FaultyFiles()) as store:
+        for name in ("a0", "b0", "c0", "d0", "e0"):
+            store.put_many([item(name)])
+    with opened(3, files) as store:
+        assert store.usage().objects == 5  # a crash may have left more than was kept: opening takes nothing away
+        store.put_many([item("f0")])
+        assert store.usage().file_bytes <= 3 * SIZE and store.usage().evicted == 4  # and one file more than was needed
+        read(store, "e0", "f0")
+
+
+def test_on_a_full_disk_what_has_been_evicted_makes_room_for_copies() -> None:
+    """Of the last file a part lives; without room nothing could be copied out of it before the others have gone."""
+    with opened(64, files := FaultyFiles(), in_file=4) as store:
+        for number in range(32):
+            store.put_many([item(f"{chr(ord('a') + number)}0" if number < 26 else f"w{number}")])
+        files.capacity = sum(len(inode.visible) for inode in files.names.values())
+        with pytest.raises(StoreFull, match=r"fix: free space on this disk, or collect\(most_bytes=\) less"):
+            store.put_many([item("new0")])
+        collected = store.collect(most_bytes=6 * SIZE)
+        assert (collected.evicted, collected.bytes) == (26, 26 * SIZE)
+        read(store, *(f"w{number}" for number in range(26, 32)))
+        store.put_many([item("new0")])
+
+
+def test_each_file_of_which_a_part_lives_is_freed_before_the_next_one_is_copied() -> None:
+    """There is room for the copies of one file, not for those of two."""
+    with opened(64, files := FaultyFiles(), in_file=4) as store:
+        names = [f"w{number}" for number in range(16)]
+        for name in names:
+            store.put_many([item(name)])
+        store.delete([an_id(name) for name in names[::4]])
+        files.capacity = sum(len(inode.visible) for inode in files.names.values()) + 4 * SIZE
+        store.collect()
+        left = [name for name in names if name not in names[::4]]
+        assert there(store, names) == {*left} and store.usage().garbage_bytes == 0
+        read(store, *left)
+
+
+def test_files_may_come_while_somebody_asks_for_the_bytes_of_all() -> None:
+    with opened(8) as store:
+        store.put_many([item("a0")])
+        log = store._log
+
+        class Growing(Segment):
+            @property
+            def size(self) -> int:  # type: ignore[override]
+                log.start()  # as another thread may
+                return SIZE
+
+            @size.setter
+            def size(self, size: int) -> None: ...
+
+        ((number, old),) = log.by_number.items()
+        log.by_number[number] = Growing(number, old.path, old.handle, SIZE, name_durable=True)
+        assert store.usage().file_bytes == SIZE
+
+
+@pytest.mark.parametrize("budget", [0, -1, SIZE - 1, 1e9, float("nan"), True, "1e9"])
+def test_a_budget_that_nothing_fits_into_or_that_is_no_number_is_told(budget: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"budget_bytes=.*; give"):
+        LocalStore(ROOT, NAMESPACE, FaultyFiles(), budget_bytes=budget)
+
+
+def test_other_numbers_of_bytes_and_other_classes_are_told() -> None:
+    odd: Any
+    for odd in (0, -4096, 1.5, True, "x"):
+        with pytest.raises((TypeError, ValueError), match=r"segment_bytes=.*; give"):
+            LocalStore(ROOT, NAMESPACE, FaultyFiles(), segment_bytes=odd)
+    for odd in (SwaWindowTable, int, None):
+        with pytest.raises(TypeError, match=r"kinds\['ondisk_prefix'\] is .*; give that of the KINDS of a generated"):
+            LocalStore(ROOT, NAMESPACE, FaultyFiles(), kinds={"ondisk_prefix": odd})
+    with opened(4) as store:
+        store.put_many([item("a0")])
+        for odd in (-1, float("nan"), 1e9, False, "1e9"):
+            with pytest.raises((TypeError, ValueError), match=r"most_bytes=.*; give"):
+                store.collect(most_bytes=odd)
+        assert there(store, ["a0"]) == {"a0"}
+
+
 def test_deletions_outlive_what_they_bury_whatever_makes_room() -> None:
     files = FaultyFiles()
     with opened(9, files) as store:
@@ -282,12 +363,11 @@ def test_a_power_cut_at_any_operation_loses_only_what_was_to_go() -> None:
 def test_files_that_go_before_their_copies_are_durable_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control."""
 
-    def careless(self: Collector, victims: Sequence[Segment], epoch: int) -> int:
+    def careless(self: Collector, segment: Segment, epoch: int) -> int:
         with self._lock:
-            slots = [slot for s in victims for slot in self._directory.live(s.number).tolist()]
+            slots = self._directory.live(segment.number).tolist()
         copies = [(slot, *salvaged) for slot in slots if (salvaged := self._salvage(slot, epoch)) is not None]
-        for segment in victims:
-            self._log.remove(segment)
+        self._log.remove(segment)
         self._copy(copies)
         return 0
 
