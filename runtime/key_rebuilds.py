@@ -123,7 +123,8 @@ class KeyRebuilds:
         try:
             self._manager.publish(fill)
         except Refused as refused:
-            self._ended(live, fill, refused)
+            if fill.fill_id in self._manager.fills or self._manager.filler.is_void(fill):
+                self._ended(live, fill, refused)  # otherwise another call has published them just now, and ends it
         except BaseException:
             if fill.fill_id not in self._manager.fills:
                 self._ended(live, fill, None)
