@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.stores.store import StoreError
 
 from .doubles import SplitStore
 from .world import Op, World
+
+KEYS = "indexer_state"
 
 
 def _fail_pack(world: World) -> None:
@@ -247,20 +250,40 @@ def _ask_row(world: World) -> None:
 
 def _rebuild(world: World) -> None:
     """Indexer keys that are missing are computed again."""
-    manager, keys, kind = world.manager, world.p, "indexer_state"
+    answer = world.manager.match(world.p)
+    if answer.rebuild is None:
+        return
+    _compute_keys(world, world.manager.rebuild_begin(answer))
+    world.read(world.p)
+
+
+def _rebuild_admitted(world: World) -> None:
+    """The same of one who counts among those under way."""
+    manager, keys, admission = world.manager, world.p, world.serving.admission
     answer = manager.match(keys)
     if answer.rebuild is None:
         return
-    fill = manager.rebuild_begin(answer)
+    fill = admission.rebuild(answer, keys.tokens, owner=f"task {world.scheduler.number}")
+    world.tell(type(fill).__name__)
+    if not isinstance(fill, Fill):
+        return
+    try:
+        _compute_keys(world, fill)
+    finally:
+        with manager.lock:
+            admission.leave_rebuild()
+
+
+def _compute_keys(world: World, fill: Fill) -> None:
+    """Write the keys of a rebuild in halves, and publish them."""
     try:
         for part in range(2):
             world.scheduler.switch("keys are computed")
-            world.write(keys, kind, fill.places[kind].tolist(), fill.slots[kind], part)
-        manager.publish(fill)
+            world.write(world.p, KEYS, fill.places[KEYS].tolist(), fill.slots[KEYS], part)
+        world.manager.publish(fill)
     except Refused:
-        manager.abandon(fill)
+        world.manager.abandon(fill)
         raise
-    world.read(keys)
 
 
 def _preempt_row(world: World) -> None:
@@ -334,6 +357,9 @@ OPERATIONS: Mapping[str, Op] = {
     "preempt row": _preempt_row,
     "ask row": _ask_row,
     "rebuild": _rebuild,
+    "rebuild admitted": _rebuild_admitted,
+    "rebuild in turn": lambda world: world.serving.schedule(),
+    "evict keys": _evict_one(KEYS),
     "admit p": lambda world: world.serving.admit(world.p),
     "admit p, cancel": lambda world: world.serving.admit(world.p, cancel=True),
     "admit p, reload": lambda world: world.serving.admit(world.p, fail=True),
@@ -427,8 +453,13 @@ def _without_keys(world: World) -> None:
     world.fill(world.p, 0, 3)
     if isinstance(world.store, SplitStore):
         world.store.objects.clear()
-    if "indexer_state" in world.manager.profile.kinds:
-        world.manager.evict("indexer_state", 2)
+    if KEYS in world.manager.profile.kinds:
+        world.manager.evict(KEYS, 2)
+
+
+def _waiting_for_keys(world: World) -> None:
+    _without_keys(world)
+    _submitted(world)
 
 
 BEGINNINGS: Mapping[str, Op] = {
@@ -441,6 +472,7 @@ BEGINNINGS: Mapping[str, Op] = {
     "p and q": _forked,
     "p lent": _lent,
     "p without keys": _without_keys,
+    "p without keys, submitted": _waiting_for_keys,
     "p opened": _opened,
     "p submitted": _submitted,
     "p stored and submitted": _waiting,
@@ -456,7 +488,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "p packed": ("pack, expand p", "expand p"),
     "p packed lossy": (),
     "p lent": ("revoke", "revoke, take q"),
-    "p without keys": ("rebuild",),
+    "p without keys": ("rebuild", "rebuild admitted", "evict keys"),
+    "p without keys, submitted": ("rebuild in turn",),
     "p opened": ("join", "transfer"),
     "p stored": (
         "load p", "load q", "load in steps", "load fails", "load aborts", "load misses", "load, leave",
@@ -478,3 +511,6 @@ def home(name: str) -> str:
 
 TIMED = frozenset({"fill p for a while"})
 """Operations that need specs which keep when something ends."""
+
+KEYED = frozenset(HOMES["p without keys"] + HOMES["p without keys, submitted"])
+"""Operations that need a model with indexer keys."""

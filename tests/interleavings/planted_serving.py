@@ -7,8 +7,10 @@ from typing import Any
 
 from kvfsm.runtime.admission import Deferred, Limits, Rejected, Reservation
 from kvfsm.runtime.answers import Answer
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.keys import Keys
+from kvfsm.runtime.leaks import Leak
 from kvfsm.runtime.lease import Done, Lease, Receipt
 from kvfsm.runtime.live_requests import Live
 from kvfsm.runtime.queues import Queue
@@ -83,7 +85,7 @@ def revokes_at_once(world: World) -> None:
     """What is revoked is free, though the device reads it still."""
     revoke = world.manager.revoke
 
-    def revoke_now(lease: Lease | Receipt, *, done: Done | None = None) -> None:
+    def revoke_now(lease: Lease | Receipt | Leak, *, done: Done | None = None) -> None:
         revoke(lease)
 
     world.manager.revoke = revoke_now  # type: ignore[method-assign]
@@ -115,6 +117,7 @@ def wakes_early(world: World) -> None:
 
 def shares_drafts(world: World) -> None:
     """What is accepted is published before its bytes are there."""
+    world.manager.writes_through = False  # the store would have other bytes in any order
     requests = world.manager.requests
     accept = requests.accept
 
@@ -124,3 +127,26 @@ def shares_drafts(world: World) -> None:
             requests.publish(row, world.p)
 
     requests.accept = accept_and_publish  # type: ignore[method-assign]
+
+
+def lets_go_before_it_is_stored(world: World) -> None:
+    """What a row that is put back has published is not held while the store reads it."""
+    world.manager.storer.hold = lambda kept: {}  # type: ignore[method-assign]
+
+
+def blames_the_second(world: World) -> None:
+    """Who publishes keys that another call has published just now says that they were lost."""
+    rebuilds, manager = world.serving.engine._rebuilds, world.manager
+
+    def publish(live: Live) -> None:
+        fill = live.rebuild
+        if fill is None or live.owed:
+            return
+        try:
+            manager.publish(fill)
+        except Refused as refused:
+            rebuilds._ended(live, fill, refused)
+        else:
+            rebuilds._ended(live, fill, None)
+
+    rebuilds.publish = publish  # type: ignore[method-assign]

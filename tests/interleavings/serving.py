@@ -6,7 +6,7 @@ computed it: what is given up meanwhile waits for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from unittest import mock
 
 from kvfsm.runtime import scheduler as engine
 from kvfsm.runtime.admission import Admission, Limits, Reservation, Stage
+from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.live_requests import Live, Work
@@ -158,7 +159,7 @@ class Serving:
         self.lives.append(live)
 
     def schedule(self) -> None:
-        """One step of the engine: ask, compute, publish."""
+        """One step of the engine: ask, compute, publish, unless it was put back by then."""
         self._step(True)
         try:
             granted = self.engine.schedule()
@@ -167,8 +168,7 @@ class Serving:
                 self.compute(work)
         finally:
             self._step(False)
-        for work in granted:
-            self.engine.publish(work.live)
+        self._each("publish", lambda live: self.engine.publish(live), [work.live for work in granted])
 
     def decode(self) -> None:
         """A token for each request that runs."""
@@ -253,7 +253,11 @@ class Serving:
     def over(self) -> list[str]:
         """End all there is; what is wrong then."""
         self.stepping = False
-        wrong = self._unwoken()
+        wrong = self._unwoken() + [
+            f"request {live.number} lost its keys: {live.fault}; nobody revokes, so they were published"
+            for live in self.lives
+            if isinstance(live.fault, Refused) and (live.fault.refusal, live.fault.layer) == (Reason.LEASE, "publish")
+        ]
         for live in self.lives:
             self.engine.cancel(live)
         while self.jobs.run():
@@ -301,8 +305,8 @@ class Serving:
     def _running(self) -> list[Live]:
         return [live for live in self._lives() if self.engine.state(live) == "running"]
 
-    def _each(self, verb: str, act: Callable[[Live], object]) -> None:
-        for live in self._lives():
+    def _each(self, verb: str, act: Callable[[Live], object], lives: Sequence[Live] | None = None) -> None:
+        for live in self._lives() if lives is None else lives:
             try:
                 self._world.tell(f"{verb} {act(live)}")
             except ValueError as error:  # it waits

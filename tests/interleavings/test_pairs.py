@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from . import operations
-from .operations import TIMED, home
+from .operations import KEYED, TIMED, home
 from .shortest import check
-from .world import WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND, Setting
+from .world import WITH_ALL_KINDS, WITH_BLOCKS, WITH_KEYS, WITH_ONE_KIND, Setting
 
 ROWS = ("decode q reusing", "roll back")
 LOADS = ("load p", "load in steps", "load aborts", "load fails")
@@ -88,7 +88,10 @@ def test_pairs_with_all_kinds_of_objects(begin: str, names: tuple[str, str]) -> 
     explored(begin, SETTINGS["all kinds"], [names])
 
 
-MISUSE = {frozenset({"schedule"}): "one thread at a time schedules"}
+_SCHEDULES = ("schedule", "rebuild in turn")
+MISUSE = {
+    frozenset(pair): "one thread at a time schedules" for pair in itertools.combinations_with_replacement(_SCHEDULES, 2)
+}
 """Pairs that their docstrings forbid."""
 
 SHORT = ("read p", "evict", "reset", "take q")
@@ -99,6 +102,10 @@ SERVING = {
     "p stored": ("admit p", "admit p, cancel", "cancel all", "abort all", "reset", "evict"),
     "p opened": ("join", "transfer", "abort all", "cancel all", "reset"),
     "p lent": ("revoke", "lend p", "device ends", "take q", "reset", "move memory"),
+    "p without keys": ("rebuild", "rebuild admitted", "evict kv", "evict keys", "reset", "expire p end", "move memory"),
+    "p without keys, submitted": (
+        "rebuild in turn", "submit p", "publish", "preempt", "give up", "sleep", "evict kv", "evict keys", "reset",
+    ),
     "p": ("move memory", "grow memory", "set aside", "look on", "check p", "speculate", "preempt row", *SHORT),
 }  # fmt: skip
 """By beginning: operations whose pairs have few schedules with one preemption."""
@@ -114,9 +121,9 @@ def pairs_with(first: str) -> list[tuple[str, tuple[str, str]]]:
     return found
 
 
-def setting_of(names: Sequence[str], profile: str = WITH_ONE_KIND) -> Setting:
-    """A world for some operations."""
-    return Setting(profile, timed=bool(TIMED & set(names)))
+def setting_of(names: Sequence[str]) -> Setting:
+    """The smallest world for some operations."""
+    return Setting(WITH_KEYS if KEYED & set(names) else WITH_ONE_KIND, timed=bool(TIMED & set(names)))
 
 
 @pytest.mark.parametrize("begin", SERVING)

@@ -6,7 +6,8 @@ things, and the bytes of slots. Each such access is a switch point.
     ("state",)             words, use, index, pools, epoch, queues: what the manager's lock guards. Whoever holds the
                            lock reads it, and writes it with the first event, stamp or change of the index
     ("lock", name)         a lock whose holder can be interrupted
-    ("live", number)       how far a request of an engine is; ("ticket", number) the same of a load
+    ("live", number)       how far a request of an engine is, by its row too; ("ticket", number) the same of a load
+    ("granted",)           work that an engine was granted; ("written through",) what went back and is to be stored
     ("flag",)              whether an engine's turns may have changed; ("jobs",) loads that nobody runs yet
     ("now",)               the time of deadlines; ("clock",) that of uses, where something ends by it
     (dictionary, key)      an entry of an open-things dictionary; (dictionary,) its membership
@@ -28,7 +29,7 @@ import numpy as np
 
 from kvfsm.runtime.admission import Admission
 from kvfsm.runtime.index import Index
-from kvfsm.runtime.live_requests import Live
+from kvfsm.runtime.live_requests import Live, LiveRequests
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.scheduler import Scheduler as Engine
 from kvfsm.runtime.ticket import Ticket
@@ -44,7 +45,6 @@ GUARDS: Mapping[str, Mapping[Resource, bool]] = {
     "Manager.reallocate": WRITES,  # nor where memory lies
     "Scheduler.schedule": WRITES,  # nor what was granted and is handed over
     "Storer.put": {},  # touches the dictionary of failures alone
-    "Storer.write_through": {},  # and this the count of them
 }
 """What the holder of the manager's lock touches from the start, by the function that takes it; others read."""
 
@@ -52,8 +52,11 @@ Visit = Callable[[str, Any, bool], None]
 """Tells of an access to the bytes of some slots of a kind."""
 
 
-class Watched(np.ndarray):  # type: ignore[type-arg]
-    """Bytes of one kind's slots; what is gathered by an array of slots is told."""
+class Watched(np.ndarray):
+    """Bytes of one kind's slots; what is gathered by an array of slots is told.
+
+    A single slot is a view, of which nothing is read yet; who reads it, as a store does, tells of that.
+    """
 
     kind = ""
     visit: Visit | None = None
@@ -67,6 +70,41 @@ class Watched(np.ndarray):  # type: ignore[type-arg]
         if self.visit is not None and isinstance(index, np.ndarray):
             self.visit(self.kind, index, True)
         np.asarray(self)[index] = value
+
+
+class Tokens(np.ndarray):
+    """How many tokens rows have. They change under the lock; who reads those of a request asks the request."""
+
+    written: Callable[[Any], None] | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        np.asarray(self)[index] = value
+        if self.written is not None:
+            self.written(index)
+
+
+class Line(list[Any]):
+    """A list whose uses are told."""
+
+    def __init__(self, told: Callable[[bool], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def __len__(self) -> int:
+        self._told(False)
+        return super().__len__()
+
+    def __iadd__(self, others: Any) -> Line:  # type: ignore[misc]
+        if others:
+            self._told(True)
+        return super().__iadd__(others)
+
+    def pop(self, *given: Any) -> Any:
+        self._told(True)
+        return super().pop(*given)
 
 
 class Entries(dict[Any, Any]):
@@ -147,6 +185,16 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
     manager.loader.tickets = Entries("tickets", scheduler, lock, manager.loader.tickets)
     attempts = manager.loader.attempts
     attempts._failures = Entries("failures", scheduler, lock, attempts._failures)
+    move = manager.memory.move
+
+    def moved() -> int:
+        """All bytes were where they are no longer."""
+        for kind, pool in core.pools.items():
+            for slot in range(len(pool)):
+                scheduler.touch(("bytes", kind, slot), True)
+        return move()
+
+    manager.memory.move = moved  # type: ignore[method-assign]
 
 
 def watch_memory(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visit) -> None:
@@ -173,7 +221,9 @@ def watch_serving(
             scheduler.switch()
         scheduler.touch(resource, write)
 
-    fields = ("row", "computed", "reservation", "loading", "joined")
+    fields = (
+        "row", "computed", "reservation", "loading", "joined", "rebuild", "rebuilt", "known", "seen", "owed", "ahead",
+    )  # fmt: skip
     live = _with_told_fields(Live, fields, lambda one: ("live", one.number), told)
     ticket = _with_told_fields(Ticket, ("state", "moving"), lambda one: ("ticket", one.ticket_id), told)
     engine._requests.arrive = _made(engine._requests.arrive, live)  # type: ignore[method-assign]
@@ -181,8 +231,34 @@ def watch_serving(
     loader.open = _made(loader.open, ticket)  # type: ignore[method-assign]
     for name in ("join", "leave"):  # who waits for a load is told by no event
         setattr(loader, name, _writing(getattr(loader, name), scheduler))
+    requests = _with_told_fields(LiveRequests, ("granted",), lambda one: ("granted",), told)
+    engine._requests.__class__ = requests
+    _watch_rows(engine, manager, scheduler)
     manager.reservations = Entries("reservations", scheduler, lock, manager.reservations)
     engine.live = engine._requests.by_number = Entries("live", scheduler, lock, engine.live)
+
+
+def _watch_rows(engine: Engine, manager: Manager, scheduler: Scheduler) -> None:
+    """How far rows of an engine's requests are, and what they have published and is to be stored."""
+    running, rows = engine._running, manager.requests._rows
+    rows_lock: Any = running.lock
+    row_of = vars(Live)["row"].__get__  # without telling
+
+    def written(index: Any) -> None:
+        changed = set(np.arange(len(rows.tokens))[index].reshape(-1).tolist())
+        for live in dict.values(engine.live):
+            if row_of(live) in changed:
+                scheduler.touch(("live", live.number), True)
+
+    def told(write: bool) -> None:
+        if not scheduler.holds(rows_lock):
+            scheduler.switch()
+        scheduler.touch(("written through",), write)
+
+    tokens = rows.tokens.view(Tokens)
+    tokens.written = written
+    rows.tokens = tokens
+    running._writing = Line(told)
 
 
 def _telling_state(scheduler: Scheduler, lock: CoopLock) -> Callable[[bool], None]:
@@ -209,15 +285,18 @@ def _with_told_fields(
     """A subclass whose instances tell when some of their fields are read or written."""
 
     def field(name: str) -> property:
-        slot = getattr(base, name)
+        slot = getattr(base, name, None)  # None: it lies in the instance's dictionary
 
         def read(self: Any) -> Any:
             told(resource(self), False)
-            return slot.__get__(self)
+            return vars(self)[name] if slot is None else slot.__get__(self)
 
         def write(self: Any, value: Any) -> None:
             told(resource(self), True)
-            slot.__set__(self, value)
+            if slot is None:
+                vars(self)[name] = value
+            else:
+                slot.__set__(self, value)
 
         return property(read, write)
 

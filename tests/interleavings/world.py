@@ -36,6 +36,7 @@ from .snapshot import snapshot
 from .watching import GUARDS, watch, watch_memory, watch_serving
 
 WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND = "tiny_deepseek_v4", "tiny_gpt_oss", "tiny_llama"
+WITH_KEYS = "tiny_deepseek_v32"  # indexer keys beside entries, and nothing else
 PAGED = ("compressed_kv", "indexer_state")
 
 
