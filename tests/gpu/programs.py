@@ -51,7 +51,7 @@ PUBLISH = Kernel(
         Argument("event", "u32", "seal"),
         Argument("arguments", "const i64*", "int64 [width], of the event"),
         Argument("word", "u64*", "uint64 [1]"),
-        Argument("page", "u8*", "uint8 [16]", alignment=16),
+        Argument("page", "u8*", "uint8 [16 x threads of the warp]", alignment=16),
         Argument("value", "u32", "what every 4 bytes become"),
     ),
     headers=HEADERS,

@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(32) kv_publish(
     kv_u64* word,
     kv_u8* page,
     kv_u32 value) {
-  if (kv_lane() == 0) kv_store16(page, make_uint4(value, value, value, value));
+  kv_store16(page + 16ULL * kv_lane(), make_uint4(value, value, value, value));
   fires(word, machine, event, arguments);
 }
 

@@ -28,24 +28,25 @@ UNTOUCHED = 0xEEEEEEEE
 
 @dataclass
 class Moving:
-    """A slot of 16 bytes, sealed in generation 1 with its pattern, a reader of it, and a rewriter."""
+    """A slot of 16 bytes a lane, sealed in generation 1 with its pattern, a reader of it, and a rewriter."""
 
     launcher: HostLauncher
     kind: str
     reader: str
+    lanes: int = 1
     outcomes: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         layout, states = KINDS[self.kind].LAYOUT, KINDS[self.kind].STATES
         up = self.launcher.upload
         self.words = up(np.array([layout.pack(state=states["RESIDENT"], generation=1)], np.uint64))
-        self.arena = up(np.full((1, 4), PATTERN, np.uint32).view(np.uint8))
+        self.arena = up(np.full((1, 4 * self.lanes), PATTERN, np.uint32).view(np.uint8))
         self.refusals = up(np.zeros(1, np.uint8))
-        shape, dtype = ((1,), np.uint64) if self.reader == "page_checksum" else ((1, 4), np.uint32)
+        shape, dtype = ((1,), np.uint64) if self.reader == "page_checksum" else ((1, 4 * self.lanes), np.uint32)
         self.out: HostBuffer = up(np.full(shape, UNTOUCHED, dtype))
         self._kept = [up(np.array(one)) for one in self._inputs()]
         self.taken = up(np.zeros(1, np.uint32))
-        self.right = [PATTERN] * 4
+        self.right = [PATTERN] * 4 * self.lanes
 
     def alone(self) -> list[int]:
         """What the reader's first thread makes of the slot when nobody disturbs it."""
@@ -70,9 +71,9 @@ class Moving:
     def plans(self) -> list[LaunchPlan]:
         ids, expected, events, seal, positions, starts, versions, arguments = (one.pointer for one in self._kept)
         check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
-        arena, out = self.arena.pointer, self.out.pointer
+        arena, out, size = self.arena.pointer, self.out.pointer, 16 * self.lanes
         readers: dict[str, Callable[[], LaunchPlan]] = {
-            "gather": lambda: gather_plan(arena, 16, 1, ids, 1, 16, out, check=check),
+            "gather": lambda: gather_plan(arena, size, 1, ids, 1, size, out, check=check),
             "window_gather": lambda: window_gather_plan(
                 arena, 16, 1, ids, 1, 1, positions, 1, 1, 16, out, check=check
             ),
@@ -83,7 +84,7 @@ class Moving:
             "page_checksum": lambda: page_checksum_plan(arena, 16, 1, ids, 1, 16, out, check=check),
         }  # fmt: skip
         rewrite = (
-            machine_number(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, 16, 1,
+            machine_number(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, size, 1,
             self.taken.pointer,
         )  # fmt: skip
         return [readers[self.reader](), LaunchPlan(REWRITE, (1, 1, 1), rewrite)]
@@ -208,6 +209,19 @@ def test_a_planted_bug_has_a_schedule_that_shows_it(name: str) -> None:
         explore(made.launcher, made.plans, made.check, threads=1)
 
 
+def two_lanes(sources: Sources) -> Moving:
+    return Moving(HostLauncher(Build.CHECK, sources=sources, races=False), "swa_window", "gather", lanes=2)
+
+
+def test_a_warp_looks_again_when_all_its_lanes_have_read() -> None:
+    made = two_lanes(program_source)
+    print(explore(made.launcher, made.plans, made.check, threads=2), made.outcomes)
+    barrier = "  __syncwarp();  // the lanes' reads come before lane 0's second look\n"
+    made = two_lanes(gather_with((barrier, "")))
+    with pytest.raises(ScheduleFailure, match="foreign"):
+        explore(made.launcher, made.plans, made.check, threads=2)
+
+
 @pytest.mark.parametrize(("kind", "reader"), READERS)
 def test_memory_order_holds_in_threads(kind: str, reader: str) -> None:
     made = moving(kind, reader)
@@ -221,7 +235,7 @@ class Publishing(Moving):
         super().__post_init__()
         layout, states = KINDS[self.kind].LAYOUT, KINDS[self.kind].STATES
         self.words.write(np.array([layout.pack(state=states["FILLING"], generation=1)], np.uint64))
-        self.arena.write(np.zeros((1, 4), np.uint32).view(np.uint8))
+        self.arena.write(np.zeros((1, 4 * self.lanes), np.uint32).view(np.uint8))
         self.seal = self.launcher.upload(np.array([1, 0, 0], np.int64))
 
     @property
@@ -240,15 +254,35 @@ PLAIN = "return kToSlots ? kv_load16(from + 16ULL * at) : kv_load16_relaxed(from
 """Relaxed loads are no race whatever orders them, and ThreadSanitizer says nothing. So here they are plain."""
 
 
-@pytest.mark.parametrize("look", ["kv_load_acquire", "kv_load_relaxed"])
-def test_the_first_look_acquires_what_the_seal_released(look: str) -> None:
-    acquire = "kv_answer(check, kv_load_acquire(check.words + slot), entry)"
-    edits = (PLAIN, "return kv_load16(from + 16ULL * at);"), (acquire, acquire.replace("kv_load_acquire", look))
-    launcher = HostLauncher(Build.CHECK, sources=gather_with(*edits), races=False)
-    made = Publishing(launcher, "swa_window", "gather")
-    explore(launcher, made.plans, made.check, threads=1)  # which sees no order of memory
-    if look == "kv_load_acquire":
-        assert run_threads(launcher, made.plans, made.check, rounds=1000, threads=1) >= 1
-    else:
+ACQUIRE = "kv_answer(check, kv_load_acquire(check.words + slot), entry)"
+HANDOVER = "  __syncwarp();  // the lanes' reads come after lane 0's acquire\n"
+UNORDERED = {
+    "a first look without acquire": (ACQUIRE, ACQUIRE.replace("kv_load_acquire", "kv_load_relaxed")),
+    "lanes that do not wait for lane 0's look": (HANDOVER, ""),
+}
+
+
+def publishing(*edits: tuple[str, str], races: bool, lanes: int = 1) -> Publishing:
+    launcher = HostLauncher(
+        Build.CHECK, sources=gather_with((PLAIN, "return kv_load16(from + 16ULL * at);"), *edits), races=races
+    )
+    return Publishing(launcher, "swa_window", "gather", lanes=lanes)
+
+
+def test_what_the_seal_released_is_read_by_every_lane() -> None:
+    made = publishing(races=True, lanes=2)
+    explore(made.launcher, made.plans, made.check, threads=2)
+    made = publishing(races=False)
+    assert run_threads(made.launcher, made.plans, made.check, rounds=1000, threads=1) >= 1
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_reads_that_nothing_orders_after_the_seal_are_a_race(name: str) -> None:
+    made = publishing(UNORDERED[name], races=True, lanes=2)
+    with pytest.raises(ScheduleFailure) as caught:
+        explore(made.launcher, made.plans, made.check, threads=2)
+    assert caught.value.fault is not None and caught.value.fault.kind == "race"
+    if "acquire" in name:  # a thread alone shows it, too
+        made = publishing(UNORDERED[name], races=False)
         with pytest.raises(ThreadRace):
-            run_threads(launcher, made.plans, rounds=1000, threads=1)
+            run_threads(made.launcher, made.plans, rounds=1000, threads=1)
