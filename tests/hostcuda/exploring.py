@@ -18,7 +18,8 @@ from . import engine as native
 from .building import Build
 from .engine import engine
 from .faults import HostFault
-from .host import HostBuffer, HostLauncher, PreparedLaunches, fault_of, one_run, place_at
+from .host import HostBuffer, HostLauncher, PreparedLaunches, fault_of, one_run
+from .places import place_at
 
 PREEMPTIONS_TRIED = 4
 EXECUTIONS_TRIED = 20_000

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-
-from .building import REPO
+from .places import SourcePlace
 
 KINDS = (
     "none",
@@ -29,19 +24,6 @@ KINDS = (
     "not_deterministic",
 )
 """In the order of ``FaultKind`` in runtime/faults.h."""
-
-_PLUMBING = ("shim.h", "kernel_record.h", "kvfsm_base.cuh", "device.cuh")
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePlace:
-    """A line of a source file, as its ``#line`` names it."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 class HostFault(Exception):
@@ -78,21 +60,3 @@ class HostFault(Exception):
     def line(self) -> int | None:
         """Of the source file."""
         return self.place.line if self.place is not None else None
-
-
-@cache
-def place_of(path: str, offset: int) -> SourcePlace | None:
-    """The line of the instruction before ``offset`` of a shared object: of helpers, the line that calls them."""
-    command = ["addr2line", "-i", "-e", path, hex(offset - 1)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    frames = []
-    for line in printed.splitlines():
-        file, _, number = line.split(" (discriminator")[0].rpartition(":")
-        if number.isdigit() and not file.startswith("?"):
-            frames.append(SourcePlace(_short(file), int(number)))
-    own = [frame for frame in frames if Path(frame.file).name not in _PLUMBING]
-    return (own or frames or [None])[0]
-
-
-def _short(file: str) -> str:
-    return file.removeprefix(f"{REPO}/")

@@ -18,7 +18,8 @@ from kvfsm.kernels.source import source_of
 from . import engine as native
 from .building import Build
 from .engine import POISON, engine, load_kernel
-from .faults import KINDS, HostFault, SourcePlace, place_of
+from .faults import KINDS, HostFault
+from .places import SourcePlace, place_at
 from .schedules import FORWARD, Random, Schedule
 from .traffic import SiteTraffic, Traffic
 
@@ -306,11 +307,15 @@ def fault_of(plans: Sequence[LaunchPlan]) -> HostFault:
     if found.argument >= 0:
         text = text.replace("{argument}", f"'{plan.kernel.arguments[found.argument].name}'")
     text = text.replace("{argument}", "shared memory")
-    place = _place(found.file, found.line, found.code)
-    text = text.replace("{other}", str(_place(found.other_file, found.other_line, found.other_code)))
+    text = text.replace("{other}", str(_told_or_found(found.other_file, found.other_line, found.other_code)))
+    place = _told_or_found(found.file, found.line, found.code)
     thread = found.thread if found.thread >= 0 else None
     block = (found.block[0], found.block[1], found.block[2])
     return HostFault(KINDS[found.kind], plan.kernel.name, place, block, thread, text)
+
+
+def _told_or_found(file: bytes | None, line: int, code: int) -> SourcePlace | None:
+    return SourcePlace(file.decode(), line) if file is not None else place_at(code)
 
 
 def traffic_of_run() -> Traffic:
@@ -319,7 +324,7 @@ def traffic_of_run() -> Traffic:
     count = engine().sites(array)
     sites = tuple(
         SiteTraffic(
-            _place(None, 0, site.code),
+            site.code,
             bool(site.is_write),
             bool(site.is_atomic),
             site.width,
@@ -332,18 +337,3 @@ def traffic_of_run() -> Traffic:
     )
     touched = engine().touched().contents
     return Traffic(sites, touched.read, touched.written)
-
-
-def place_at(code: int) -> SourcePlace | None:
-    """The line of a call's return address."""
-    return _place(None, 0, code)
-
-
-def _place(file: bytes | None, line: int, code: int) -> SourcePlace | None:
-    if file is not None:
-        return SourcePlace(file.decode(), line)
-    if not code:
-        return None
-    offset = ctypes.c_size_t()
-    path = engine().locate(code - 1, offset)
-    return place_of(path.decode(), offset.value + 1) if path is not None else None

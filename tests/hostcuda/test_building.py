@@ -28,7 +28,7 @@ def launch(text: str, kernel: Kernel | None = None) -> list[int]:
     launcher = HostLauncher(Build.FAST, sources=lambda _: text)
     to = launcher.upload(np.zeros(32, np.uint32))
     launcher.launch(LaunchPlan(kernel or Kernel("written_here", "none.cu", TO, threads=32), (1, 1, 1), (to.pointer,)))
-    return to.download().tolist()
+    return [int(number) for number in to.download()]
 
 
 def test_a_text_is_compiled_and_run() -> None:

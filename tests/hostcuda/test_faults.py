@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
+from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan, Pointer
 
 from .building import Build
 from .faults import HostFault
@@ -107,18 +107,18 @@ def test_a_view_of_a_buffer_ends_where_it_is_said_to() -> None:
     launcher = HostLauncher(Build.CHECK, FORWARD, planted_source)
     plan = memory_plan(launcher, "copies")
     source, target = buffer_of(launcher, plan, "from").pointer, buffer_of(launcher, plan, "to").pointer
-    view = type(source)(source.address, 32)
+    view = Pointer(source.address, 32)
     with pytest.raises(HostFault, match="at byte 32 of 'from', which has 32: out of bounds"):
         launcher.launch(LaunchPlan(plan.kernel, (1, 1, 1), (view, target, 16)))
     with pytest.raises(ValueError, match="have bytes behind its buffer"):
-        launcher.launch(LaunchPlan(plan.kernel, (1, 1, 1), (type(source)(source.address, 68), target, 16)))
+        launcher.launch(LaunchPlan(plan.kernel, (1, 1, 1), (Pointer(source.address, 68), target, 16)))
 
 
 def test_memory_of_the_process_counts_as_written() -> None:
     launcher = HostLauncher(Build.CHECK, FORWARD, planted_source)
     plan = memory_plan(launcher, "copies")
     numbers = np.arange(16, dtype=np.uint32)
-    outside = type(plan.values[0])(numbers.ctypes.data, numbers.nbytes)  # type: ignore[call-arg]
+    outside = Pointer(numbers.ctypes.data, numbers.nbytes)
     launcher.launch(LaunchPlan(plan.kernel, (1, 1, 1), (outside, *plan.values[1:])))
     assert buffer_of(launcher, plan, "to").download().tolist() == list(range(16))
 

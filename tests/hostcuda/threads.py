@@ -128,10 +128,10 @@ def _job(
         parts.append(_numbers(*plan.grid, threads or plan.kernel.threads, plan.kernel.shared_bytes, len(plan.values)))
         for argument, value in zip(plan.kernel.arguments, plan.values, strict=True):
             if isinstance(value, Pointer):
-                buffer = launcher.buffer_at(value)
-                assert buffer is not None
-                number = next(i for i, other in enumerate(buffers) if other is buffer)
-                parts.append(_numbers(1, number, value.address - buffer.pointer.address))
+                target = launcher.buffer_at(value)
+                assert target is not None
+                number = next(i for i, other in enumerate(buffers) if other is target)
+                parts.append(_numbers(1, number, value.address - target.pointer.address))
             else:
                 raw = argument.dtype.type(value or 0).tobytes().ljust(8, b"\0") if not argument.is_pointer else bytes(8)
                 parts += [_numbers(0), raw, _numbers(0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .faults import SourcePlace
+from .places import SourcePlace, place_at
 
 SECTOR_BYTES = 32
 
@@ -13,18 +13,24 @@ SECTOR_BYTES = 32
 class SiteTraffic:
     """Of one load or store in the source. A request is one access by the lanes of a warp together.
 
+    code     address of the instruction
     width    bytes of the widest access of a lane
     sectors  of 32 bytes, that requests touched, distinct within each
     bytes    that requests asked for, distinct within each
     """
 
-    place: SourcePlace | None
+    code: int
     is_write: bool
     is_atomic: bool
     width: int
     requests: int
     sectors: int
     bytes: int
+
+    @property
+    def place(self) -> SourcePlace | None:
+        """Its line; looked up when asked for, which takes a while."""
+        return place_at(self.code)
 
     @property
     def sectors_per_request(self) -> float:
