@@ -168,7 +168,7 @@ def pack(
     sizes  uint32 [n], written: bytes of each body; of refused entries it stays
     live   entries in use; None: all
 
-    Bytes: a slot read and its body written; 16 a block of 256 elements for the cut, 33 an entry.
+    Bytes: a slot read and its body written; 16 a block of 256 elements for the cut.
     Floor at 4.3 TB/s: 16 MiB of bfloat16 6.9 us. One block of threads has a slot, so few slots take longer.
     """
     for entry, slot in _touchable(check, len(slots), ids, live):
@@ -200,7 +200,7 @@ def expand(
     lossy   uint8 [n], 1 where the body is of the lossy form
     live    entries in use; None: all
 
-    Bytes: a body read and a slot written; 16 a block of 256 elements for the cut, and 34 for every 32 blocks.
+    Bytes: a body read and a slot written; 16 a block of 256 elements for the cut.
     Floor at 4.3 TB/s: 16 MiB of bfloat16 6.9 us.
     """
     for entry, slot in _touchable(check, len(slots), ids, live):
@@ -452,7 +452,7 @@ def _first_wrong(cut: Cut, body: bytes, lossy: bool) -> str | None:
 
 # -- Kernels and plans -------------------------------------------------------------------------------------------------
 
-_HEADERS = (*HEADERS, "reading", "rows")
+_HEADERS = (*HEADERS, "rows")
 _POOL = (
     Argument("stride", "u64", "bytes from a slot to the next"),
     Argument("slots", "u32", "of the pool"),
