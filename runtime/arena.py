@@ -40,7 +40,7 @@ class RemoteBytes:
 
     @property
     def item_bytes(self) -> int:
-        """Of one slot."""
+        """Bytes of one slot that are meant."""
         return math.prod(self.shape[1:])
 
 
@@ -118,7 +118,11 @@ class Arena:
         return self.layout.slot_bytes
 
     def part(self, part: Part) -> NDArray[np.uint8]:
-        """One tensor of one layer in all slots, uint8 [slots, rows, row_bytes], without a copy; else as ``bytes``."""
+        """One tensor of one layer in all slots, uint8 [slots, rows, row_bytes], without a copy.
+
+        Raises:
+            TypeError: as for ``bytes``.
+        """
         shape, strides = (len(self), part.rows, part.row_bytes), (self.stride, part.row_bytes, 1)
         return np.ndarray(shape, np.uint8, self.bytes.data, part.offset, strides)
 
@@ -130,7 +134,7 @@ class Arena:
         return self.part(part)
 
     def overlaps(self, other: Arena) -> bool:
-        """Whether two arenas have a byte in common."""
+        """Whether two arenas have a byte in common; addresses on host and device are taken as of one space."""
         ends = self.base + len(self) * self.stride, other.base + len(other) * other.stride
         return max(self.base, other.base) < min(ends)
 

@@ -106,7 +106,15 @@ class Device(Protocol):
 
 
 def copy_slots(backend: Backend, target: Arena, to: Slots, source: Arena, slots: Slots) -> None:
-    """Bytes of some slots into as many others, wherever both lie."""
+    """Bytes of some slots into as many others, wherever both lie.
+
+    Args:
+        backend: moves them.
+        target: written.
+        to: [n], its slots, unique.
+        source: read; may be the same arena, and then none of its slots is in ``to``.
+        slots: [n], its slots.
+    """
     if not (target.is_remote or source.is_remote):
         backend.scatter(target.region, to, backend.gather(source.region, slots))
     elif isinstance(backend, Device) and target.is_remote and source.is_remote:
@@ -119,7 +127,7 @@ def copy_slots(backend: Backend, target: Arena, to: Slots, source: Arena, slots:
 
 
 def pack_slots(backend: Backend, arena: Arena, slots: Slots, lossy: bool) -> list[bytes]:
-    """Cold form of some slots, wherever they lie."""
+    """Cold form of some slots [n], wherever they lie: n strings."""
     if isinstance(backend, Device) and arena.is_remote:
         return backend.pack_slots(arena.layout, arena.region, slots, lossy)
     return backend.pack(arena.layout, backend.gather(arena.region, slots), lossy)
@@ -131,10 +139,3 @@ def expand_slots(backend: Backend, arena: Arena, slots: Slots, packed: list[byte
         backend.expand_slots(arena.layout, arena.region, slots, packed)
     else:
         backend.scatter(arena.region, slots, backend.expand(arena.layout, packed))
-
-
-def both(first: Done | None, second: Done | None) -> Done | None:
-    """Whether the device has ended what either of two says; None where nothing is to wait for."""
-    if first is None or second is None:
-        return first or second
-    return lambda: first() and second()

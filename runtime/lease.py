@@ -44,6 +44,13 @@ def still(done: Done | None) -> Done | None:
     return None if done is None or done() else done
 
 
+def both(first: Done | None, second: Done | None) -> Done | None:
+    """Says whether what two say of has all ended; None where neither says anything."""
+    if first is None or second is None:
+        return first or second
+    return lambda: first() and second()
+
+
 @dataclass(frozen=True, slots=True)
 class Component:
     """One tensor of one layer, as a transfer engine registers it: slot i of it is at ``base + slots[i] * stride``.

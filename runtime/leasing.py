@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, Claim, Reason
-from .backend import both
 from .errors import Refused
 from .generated import Refusal
 from .leaks import Leak
-from .lease import Done, Lease, Receipt, still
+from .lease import Done, Lease, Receipt, both, still
 from .policy import replay_range
 
 if TYPE_CHECKING:
