@@ -519,3 +519,10 @@ def test_the_host_does_not_touch_what_it_can_not() -> None:
     assert arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 3 * layout.slot_bytes, layout.slot_bytes)))
     assert not arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 4 * layout.slot_bytes, layout.slot_bytes)))
     assert not arena.overlaps(Arena(layout, 0, buffer=RemoteMemory(4200, 0)))
+
+
+def test_every_lease_is_pinned_by_its_generation_first() -> None:
+    """What the device's pins are made of: each pin's first argument is the generation that is leased."""
+    for table in (table for table in KINDS.values() if "validate_pin" in table.KERNELS.values()):
+        (event,) = (event for event, kernel in table.KERNELS.items() if kernel == "validate_pin")
+        assert table.EVENTS[event].given[0].name == "expected"
