@@ -27,6 +27,7 @@ from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
 
 from .meddling import Meddling
+from .side_by_side import side_by_side
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -57,23 +58,16 @@ def together(
 ) -> list[Any]:
     """What ``part`` returns or raises on each rank, run at the same time."""
     groups = LocalGroup.make(len(managers), deadline=deadline)
-    results: list[Any] = [None] * len(managers)
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> Any:
         try:
-            results[rank] = part(rank, Agreement(wrap(rank, groups[rank]), managers[rank], **options))
+            return part(rank, Agreement(wrap(rank, groups[rank]), managers[rank], **options))
         except (KvfsmError, RuntimeError, ValueError, OSError) as error:
-            results[rank] = error
             if not isinstance(error, KvfsmError):
                 groups[rank].leave()
+            return error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(managers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    return results
+    return side_by_side(len(managers), run)
 
 
 def nothing_held(managers: Sequence[Manager]) -> bool:
@@ -238,10 +232,7 @@ def test_exact_is_what_holds_on_every_rank() -> None:
 
 def test_what_all_could_load_is_agreed_on_beside_what_all_have(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        stores = [
-            stack.enter_context(LocalStore(tmp_path / str(rank), Namespace.of(PROFILE)))
-            for rank in range(3)
-        ]
+        stores = [stack.enter_context(LocalStore(tmp_path / str(rank), Namespace.of(PROFILE))) for rank in range(3)]
         cuts = [(2, 4, 7, 9), (2, 7, 9), (2, 4, 7)]
         for store, cut in zip(stores, cuts, strict=True):
             filled(cut, store=store)

@@ -6,7 +6,6 @@ Ranks are threads here, each with a manager and a scheduler of its own, and all 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from kvfsm.runtime.scheduler import Scheduler, Work
 
 from .meddling import Meddling
 from .serving import DEEPSEEK, ByHand, Engine, leaks, make, prompt
+from .side_by_side import side_by_side
 
 LLAMA = PROFILES["tiny_llama"]
 A = DEEPSEEK.granule
@@ -55,22 +55,15 @@ class Rank:
 
 def together(ranks: Sequence[Rank], part: Callable[[Rank], Any]) -> list[Any]:
     """What ``part`` returns or raises on each rank, run at the same time."""
-    results: list[Any] = [None] * len(ranks)
 
-    def run(rank: Rank) -> None:
+    def run(number: int) -> Any:
         try:
-            results[rank.number] = part(rank)
+            return part(ranks[number])
         except BaseException as error:  # to the test, of whatever kind
-            results[rank.number] = error
-            rank.group.leave()
+            ranks[number].group.leave()
+            return error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    return results
+    return side_by_side(len(ranks), run)
 
 
 def ranks_of(managers: Sequence[Manager], *, deadline: float = 60.0, **options: Any) -> list[Rank]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from kvfsm.runtime.agreement import Agreement, Ask
 from kvfsm.runtime.ranks import LocalGroup
+
+from ..runtime.side_by_side import side_by_side
 
 A = 256
 
@@ -30,22 +31,18 @@ def shards(bench: Any, lengths: tuple[int, ...]) -> list[Any]:
 @pytest.mark.parametrize("own", [(768, 768, 512, 768), (768, 700, 768, 768)])
 def test_H27_all_ranks_restore_what_each_has(bench: Any, own: tuple[int, ...]) -> None:
     managers, groups = shards(bench, own), LocalGroup.make(len(own))
-    found: dict[int, Any] = {}
 
-    def rank(n: int) -> None:
+    def rank(n: int) -> tuple[Any, ...]:
         manager = managers[n]
         agreement = Agreement(groups[n], manager, owner=f"rank {n}")
         [one] = agreement.step([Ask(manager.keys(bench.tokens(1023)))]).agreed
         pins = manager.core.pools["compressed_kv"].table.fields("pins").tolist()
         free = manager.evict("compressed_kv", 4)  # what no lease protects
-        found[n] = one.length, one.lease.length, len(manager.receipts), sorted(pins), free
+        held = one.length, one.lease.length, len(manager.receipts), sorted(pins), free
         manager.release(one.lease)
+        return held
 
-    threads = [threading.Thread(target=rank, args=(n,)) for n in range(len(own))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    found = side_by_side(len(own), rank)
     # sign of the defect: 768 on some rank
     assert [found[n][:2] for n in range(4)] == [(512, 512)] * 4
     # every rank has one lease, on two granules; what it had beyond them can be evicted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -11,31 +10,27 @@ from kvfsm.runtime.agreement import Agreement, Ask
 from kvfsm.runtime.errors import RanksDiverged
 from kvfsm.runtime.ranks import LocalGroup
 
+from ..runtime.side_by_side import side_by_side
+
 
 def two_ranks(bench: Any, part: Any) -> list[Any]:
     profile = bench.profile(16, bench.group("full", "compressed_kv", 16, 16))
     groups = LocalGroup.make(2)
-    results: list[Any] = [None, None]
 
-    def rank(n: int) -> None:
+    def rank(n: int) -> Any:
         manager = bench.manager(profile, 16)
         waiting = [manager.keys(bench.tokens(65, seed)) for seed in range(3)]
         for keys in waiting:
             bench.put(manager, keys, 0, 4)
         try:
-            results[n] = part(n, Agreement(groups[n], manager), waiting)
+            result = part(n, Agreement(groups[n], manager), waiting)
         except RanksDiverged as error:
-            results[n] = error
+            result = error
         assert not manager.receipts
         bench.audited(manager)
+        return result
 
-    threads = [threading.Thread(target=rank, args=(n,)) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()  # the step ends
-    return results
+    return side_by_side(2, rank)
 
 
 def test_H28_a_full_batch_changes_no_count(bench: Any) -> None:
