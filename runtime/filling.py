@@ -56,6 +56,9 @@ class Filler:
         places = self._places_of(start, stop, kinds)
         with manager.lock:
             receipt = None if lease is None else manager.receipt_of(lease)
+            if receipt is not None and receipt.salt != keys.salt:
+                what = f"a lease of salt {receipt.salt!r}, and keys of {keys.salt!r}; match these keys for it"
+                raise Refused(Reason.LEASE, "pool", what)
             epoch = manager.epoch if receipt is None else receipt.epoch
             counts = {kind: len(where) for kind, where in places.items()}
             if receipt is not None:

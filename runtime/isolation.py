@@ -58,7 +58,13 @@ class Isolation:
             self._apart = True
 
     def whose(self, salt: bytes | None) -> int:
-        """The tenant of a salt as a number, never that of another one; None: nobody says. The caller holds the lock."""
+        """The tenant of a salt as a number, never that of another one; None: nobody says. The caller holds the lock.
+
+        Raises:
+            TypeError: a salt that is not bytes.
+        """
+        if salt is not None and not isinstance(salt, bytes):
+            raise TypeError(f"the salt is {salt!r}; give bytes, such as keys.salt, or None")
         self.see(salt or b"")
         if not self._apart:
             return _ALL

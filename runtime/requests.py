@@ -85,7 +85,8 @@ class RequestTable:
             lease: on the part that is reused; the row takes it over, and it is released with the row.
             owner: who asks.
             salt: of its keys; that of the lease by default. Slots of a request of which nobody says it are cleared
-                before it has them, once salts are in use; so are those that it takes later.
+                before it has them, once salts are in use; so are those that it takes later. Who says it publishes
+                under no other.
 
         Raises:
             Refused: BACKPRESSURE without a free row, POOL_FULL without slots: not now. CAPACITY where the pools are too
@@ -100,8 +101,7 @@ class RequestTable:
             self._manager.core.check_fits(need, {} if receipt is None else receipt.slots)
             self._check_idle()
             self._manager.tick()
-            if salt is None and receipt is not None:
-                salt = receipt.salt
+            salt = _tenant(salt, receipt)
             store_epoch = self._store_epoch()
             slots = self._manager.take(need, "take", salt=salt)
             return self._begin(tokens, slots, lease, receipt, owner, salt, store_epoch)
@@ -151,6 +151,7 @@ class RequestTable:
         """
         self._check_prompt(tokens, lease)
         receipt = None if lease is None else self._manager.receipt_of(lease)
+        salt = _tenant(salt, receipt)
         self._check_idle()
         reused = 0 if lease is None else lease.length // self._granule
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
@@ -271,8 +272,8 @@ class RequestTable:
                 over to those of others.
 
         Raises:
-            Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model, EPOCH when
-                the row was admitted, or its lease taken, before a reset.
+            Refused: GAP when the chain before what the row owns is gone, IDENTITY for keys of another model or tenant,
+                EPOCH when the row was admitted, or its lease taken, before a reset.
             ValueError: a row that holds no request, or more computed tokens than it has.
         """
         shared, writing = self.publish_now(row, keys, computed, priority, ttl, done)
@@ -287,15 +288,13 @@ class RequestTable:
         with self._manager.lock:
             computed = self._check_computed(row, computed)
             self._manager.core.check_keeping(priority, ttl)
-            self._manager.check_keys(keys)
+            self.check_keys(row, keys)
             self._publisher.check_epoch(row)
             self._manager.tick()
             self._manager.drop_expired()
             return self._publisher.publish(row, keys, computed, still(done), priority, ttl)
 
-    def preempt(
-        self, row: int, keys: Keys, *, computed: int | None = None, done: Done | None = None
-    ) -> Preempted:
+    def preempt(self, row: int, keys: Keys, *, computed: int | None = None, done: Done | None = None) -> Preempted:
         """Put a request back: its drafts go, its whole granules are published if they can be, and its slots are free.
 
         Those that the keys don't reach are not published. Whether or not they could be, the request can be begun again
@@ -310,7 +309,7 @@ class RequestTable:
             done: whether the device has ended the steps begun so far; all slots of the row wait for it.
 
         Raises:
-            Refused: IDENTITY for keys of another model; nothing has changed then.
+            Refused: IDENTITY for keys of another model or tenant; nothing has changed then.
             ValueError: as for ``publish``.
         """
         left, writing = self.preempt_now(row, keys, computed, done)
@@ -325,7 +324,7 @@ class RequestTable:
         with self._manager.lock:
             state, refusal, writing = self._rows, None, None
             computed = self._check_computed(row, computed)
-            self._manager.check_keys(keys)
+            self.check_keys(row, keys)
             done = still(done)
             self._manager.unpark()
             self._manager.tick()
@@ -591,6 +590,14 @@ class RequestTable:
             if blocks > (most := self._manager.core.capacity(kind)):
                 raise Refused(Reason.CAPACITY, "pool", f"{blocks} slots of {kind} for a row, and the pool has {most}")
 
+    def check_keys(self, row: int, keys: Keys) -> None:
+        """Raise Refused (IDENTITY) for keys of another model, or of another tenant than a row is known to be of."""
+        self._manager.check_keys(keys)
+        salt = self._rows.salts[row]
+        if salt is not None and salt != keys.salt:
+            what = f"row {row} is of salt {salt!r}, and these keys of {keys.salt!r}; give the row's own keys"
+            raise Refused(Reason.IDENTITY, "requests", what)
+
     def _begin(
         self,
         tokens: int,
@@ -607,7 +614,7 @@ class RequestTable:
         row = int(np.argmin(state.active))
         taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
         state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
-        state.salts[row] = receipt.salt if salt is None and receipt is not None else salt
+        state.salts[row] = salt
         state.incarnation[row] += 1
         state.store_epoch[row] = store_epoch
         state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
@@ -754,3 +761,13 @@ class RequestTable:
         open_ = self._rows.drafts[rows] > 0
         if open_.any():
             raise ValueError(f"rows {rows[open_].tolist()} have open drafts; accept or reject them before you {verb}")
+
+
+def _tenant(salt: bytes | None, receipt: Receipt | None) -> bytes | None:
+    """Whose a row is that goes on from a lease; Refused (LEASE) where that is another tenant's."""
+    if receipt is None:
+        return salt
+    if salt is not None and salt != receipt.salt:
+        what = f"a lease of salt {receipt.salt!r} for a request of {salt!r}; match its own keys"
+        raise Refused(Reason.LEASE, "requests", what)
+    return receipt.salt

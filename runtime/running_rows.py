@@ -182,10 +182,10 @@ class RunningRows:
             if self.notice([live]) or not self._decoding([live]):
                 return False
             kept = live.keys if keys is None else keys
-            self._manager.check_keys(kept)
+            assert live.row is not None
+            self._manager.requests.check_keys(live.row, kept)
             if kept.tokens > to:
                 raise ValueError(f"keys of {kept.tokens} tokens, and {to} are left; give keys= of no more than those")
-            assert live.row is not None
             self._manager.requests.rollback(live.row, to, done=done)
             with self._manager.lock:
                 live.keys, live.seen, live.known = kept, to, min(live.known, to)

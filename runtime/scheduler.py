@@ -410,7 +410,8 @@ class Scheduler:
             done: whether the device has ended the steps begun so far.
 
         Raises:
-            Refused: GAP when what it needs there is gone already, see ``RequestTable.rollback``; nothing has changed.
+            Refused: GAP when what it needs there is gone already, see ``RequestTable.rollback``; IDENTITY for keys of
+                another model or tenant. Nothing has changed.
             ValueError: a request that waits, whose prompt is not computed, or that has fewer tokens; keys of more.
         """
         self._requests.check(live)

@@ -105,15 +105,15 @@ def test_of_a_row_of_which_nobody_says_the_tenant_all_is_cleared(model: str) -> 
     row = manager.requests.admit(manager.profile.granule)
     grown(manager, row, "extended")
     assert {one for slots in bytes_of(manager, row).values() for held in slots for one in held} == {0}
-    assert (manager.core.pools["compressed_kv"].left[manager.requests.table("compressed_kv", [row])[0]] == UNKNOWN).all()
+    assert (
+        manager.core.pools["compressed_kv"].left[manager.requests.table("compressed_kv", [row])[0]] == UNKNOWN
+    ).all()
 
 
 @pytest.mark.parametrize("salts", [(A_SALT, B_SALT, A_SALT), (B_SALT, None, None), (None, None, A_SALT)])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("how", ["stepped", "drafted"])
-def test_in_one_step_of_several_tenants_each_has_its_own(
-    model: str, salts: tuple[bytes | None, ...], how: str
-) -> None:
+def test_in_one_step_of_several_tenants_each_has_its_own(model: str, salts: tuple[bytes | None, ...], how: str) -> None:
     """Blocks of a full window come into slots that have just left: of the same row, and of no other."""
     manager = make(model, slots=24)
     requests, granule = manager.requests, manager.profile.granule
@@ -190,3 +190,57 @@ def test_a_row_that_goes_on_from_a_lease_is_of_its_tenant() -> None:
     row = manager.requests.admit(keys.tokens, lease=manager.acquire(manager.match(keys)))
     manager.requests.extend(row, 2 * manager.profile.granule)
     assert backend(manager).cleared == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("lease", [False, True])
+@pytest.mark.parametrize("call", ["publish", "preempt"])
+def test_what_one_tenant_has_written_is_published_under_no_other(model: str, lease: bool, call: str) -> None:
+    manager = make(model)
+    requests, tokens = manager.requests, range(3 * manager.profile.granule)
+    keys = {salt: manager.keys(tokens, salt=salt) for salt in (A_SALT, B_SALT)}
+    if lease:
+        manager.publish(manager.reserve(keys[A_SALT], 0, 2))
+        row = requests.admit(len(tokens), lease=manager.acquire(manager.match(keys[A_SALT], len(tokens) - 1)))
+    else:
+        row = requests.admit(len(tokens), salt=A_SALT)
+    before = requests.coverage(row)
+    with pytest.raises(Refused, match=r"is of salt b'tenant a', and these keys of b'tenant b'; give the row's own"):
+        getattr(requests, call)(row, keys[B_SALT])
+    assert requests.coverage(row) == before and manager.match(keys[B_SALT]).now == 0
+    getattr(requests, call)(row, keys[A_SALT])
+    assert manager.match(keys[A_SALT], len(tokens) + 1).now == len(tokens) and manager.audit().ok
+
+
+def test_nobody_goes_on_from_the_lease_of_another_tenant() -> None:
+    manager = make("tiny_deepseek_v4")
+    granule = manager.profile.granule
+    keys = {salt: manager.keys(range(3 * granule), salt=salt) for salt in (A_SALT, B_SALT)}
+    for own in keys.values():
+        manager.publish(manager.reserve(own, 0, 2))
+    with manager.acquire(manager.match(keys[A_SALT])) as lease:
+        with pytest.raises(Refused, match=r"LEASE.*a lease of salt b'tenant a' for a request of b'tenant b'"):
+            manager.requests.admit(3 * granule, lease=lease, salt=B_SALT)
+        with pytest.raises(Refused, match=r"LEASE.*a lease of salt b'tenant a', and keys of b'tenant b'"):
+            manager.reserve(keys[B_SALT], 2, 3, lease=lease)
+    assert not manager.requests.active.any() and manager.audit().ok
+
+
+def test_a_request_rolls_back_to_keys_of_its_own_tenant_only() -> None:
+    manager = make("tiny_llama")
+    scheduler, prompt = Scheduler(manager, ByHand()), [1, 2, 3]
+    live = scheduler.submit(manager.keys(prompt, salt=A_SALT))
+    scheduler.schedule()
+    scheduler.decode([live], tokens=[4])
+    with pytest.raises(Refused, match=r"IDENTITY.*is of salt b'tenant a'"):
+        scheduler.rollback(live, 3, keys=manager.keys(prompt, salt=B_SALT))
+    assert live.keys.tokens == 4
+    assert scheduler.rollback(live, 3, keys=manager.keys(prompt, salt=A_SALT))
+
+
+@pytest.mark.parametrize("salt", ["tenant a", 7, True, bytearray(b"tenant a")])
+def test_a_salt_that_is_not_bytes_is_told(salt: Any) -> None:
+    manager = make("tiny_llama")
+    with pytest.raises(TypeError, match=r"the salt is .*; give bytes"):
+        manager.requests.admit(3, salt=salt)
+    assert not manager.requests.active.any() and manager.audit().ok
