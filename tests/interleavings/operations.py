@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.keys import Keys
@@ -297,6 +299,25 @@ def _preempt_row(world: World) -> None:
     world.read(keys)
 
 
+def _other_tenant(world: World) -> None:
+    """Another tenant's row finds nothing that anybody left in its slots, and is found by its own keys."""
+    keys = world.salted()
+    requests = world.manager.requests
+    row = requests.admit(2 * world.granule, salt=keys.salt)
+    try:
+        world.scheduler.switch("reads what is left")
+        for kind, _, slots in world.row_slots(keys, row, 0):
+            arena = np.asarray(world.manager.core.pools[kind].arena.bytes)
+            world.touch(arena, slots, False)
+            if arena[slots].any():
+                world.wrong.append(f"{kind}: another tenant's bytes are left in slots of a row")
+        world.write_row(keys, row, 0)
+        void(requests.publish(row, keys))
+    finally:
+        requests.finish(row)
+    world.read(keys)
+
+
 def _decode(world: World, keys: Keys, *, reuse: bool = False, back: int = 0) -> None:
     end = 2 * world.granule
     world.decode(keys, end - 1, end, reuse=reuse, back=back)
@@ -356,6 +377,7 @@ OPERATIONS: Mapping[str, Op] = {
     "speculate": _speculate,
     "preempt row": _preempt_row,
     "ask row": _ask_row,
+    "other tenant": _other_tenant,
     "rebuild": _rebuild,
     "rebuild admitted": _rebuild_admitted,
     "rebuild in turn": lambda world: world.serving.schedule(),

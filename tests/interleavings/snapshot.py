@@ -36,7 +36,7 @@ def _guarded(manager: Manager) -> Iterator[Any]:
         yield from (array.tobytes() for array in pool.meta.values())
         yield from (stack.slots[: stack.top].tobytes() for stack in pool._free)
         yield np.asarray(pool.arena.bytes).tobytes()
-        yield core.orphans[kind].tolist()
+        yield pool.left.tobytes(), core.orphans[kind].tolist()
     yield sorted(_segment(segment) for segment in core.index.below(core.index.root))
     yield sorted(dict(core.cold_bytes).items())
     yield core.lossy_slots, manager.epoch, len(manager.parking), manager.requests.active.tolist()

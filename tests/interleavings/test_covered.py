@@ -27,7 +27,6 @@ CLASSES = (Manager, RequestTable, Ticket, Lease, Fill, Admission, Engine)
 EXCEPTIONS: Mapping[str, str] = {
     "Admission.behind_transfers": "asked by 'schedule', which holds the lock, of who has lacked room in many turns",
     "Admission.row_behind_transfers": "the same",
-    "Manager.keys": "makes keys before anything is shared",
     "Manager.table": "makes words before anything is shared",
     "Manager.watch_room": "told once, when a scheduler is made",
     "Scheduler.begun": "awaits a Future, in a loop of asyncio; giving up from there is 'give up'",

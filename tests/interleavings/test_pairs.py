@@ -106,7 +106,10 @@ SERVING = {
     "p without keys, submitted": (
         "rebuild in turn", "submit p", "publish", "preempt", "give up", "sleep", "evict kv", "evict keys", "reset",
     ),
-    "p": ("move memory", "grow memory", "set aside", "look on", "check p", "speculate", "preempt row", *SHORT),
+    "p": (
+        "move memory", "grow memory", "set aside", "look on", "check p", "speculate", "preempt row", "other tenant",
+        *SHORT,
+    ),
 }  # fmt: skip
 """By beginning: operations whose pairs have few schedules with one preemption."""
 

@@ -81,6 +81,7 @@ SERVING: Mapping[Callable[[World], None], tuple[str, tuple[str, str], int, str, 
     planted_serving.blames_the_second: (
         "p without keys, submitted", ("rebuild in turn", "publish"), 1, "request 1 lost its keys", 8,
     ),
+    planted_serving.clears_nothing: ("p", ("other tenant", "take q"), 1, "another tenant's bytes are left", 36),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ things, and the bytes of slots. Each such access is a switch point.
     ("live", number)       how far a request of an engine is, by its row too; ("ticket", number) the same of a load
     ("granted",)           work that an engine was granted; ("written through",) what went back and is to be stored
     ("flag",)              whether an engine's turns may have changed; ("jobs",) loads that nobody runs yet
+    ("apart",)             whether tenants are told apart
     ("now",)               the time of deadlines; ("clock",) that of uses, where something ends by it
     (dictionary, key)      an entry of an open-things dictionary; (dictionary,) its membership
     ("bytes", kind, slot)  what lies in one slot
@@ -29,6 +30,7 @@ import numpy as np
 
 from kvfsm.runtime.admission import Admission
 from kvfsm.runtime.index import Index
+from kvfsm.runtime.isolation import Isolation
 from kvfsm.runtime.live_requests import Live, LiveRequests
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.scheduler import Scheduler as Engine
@@ -183,6 +185,13 @@ def watch(manager: Manager, scheduler: Scheduler, lock: CoopLock, bytes_of: Visi
     manager.lessor.receipts = Entries("receipts", scheduler, lock, manager.receipts)
     manager.filler.fills = Entries("fills", scheduler, lock, manager.fills)
     manager.loader.tickets = Entries("tickets", scheduler, lock, manager.loader.tickets)
+
+    def of(resource: Resource, write: bool) -> None:
+        if not scheduler.holds(lock):
+            scheduler.switch()
+        scheduler.touch(resource, write)
+
+    manager.isolation.__class__ = _with_told_fields(Isolation, ("_apart",), lambda _: ("apart",), of)
     attempts = manager.loader.attempts
     attempts._failures = Entries("failures", scheduler, lock, attempts._failures)
     move = manager.memory.move

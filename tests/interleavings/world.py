@@ -140,6 +140,10 @@ class World:
         self.published: set[tuple[int, bytes]] = set()  # epoch and prefix; epoch 0: of a live request, which goes on
         self.setting.plant(self)
 
+    def salted(self) -> Keys:
+        """Keys of another tenant, of the prompt of ``q``; from now on tenants are told apart."""
+        return self.manager.keys(_prompts(self.granule)[1], salt=b"other")
+
     # ---- what the scheduler is told ----------------------------------------------------------------------------------
 
     def touch(self, array: Any, slots: Any, write: bool) -> None:
