@@ -30,11 +30,13 @@ class Result:
     Attributes:
         scenario: its name.
         line: one of ``LINES``.
-        requests: that came; each has finished, was rejected, or was given up.
-        seconds: from the first one's coming to the last one's end.
+        requests: that came; each has ``finished``, was ``rejected``, or was given up (``cancelled``).
+        seconds: from the first one's coming to the last one's end, of virtual time.
+        requests_per_second: that finished.
         tokens_per_second: of prompts and answers of finished requests, reused ones included.
         hit_rate: reused tokens of all tokens of prompts.
         store_tokens: reused tokens that lay in the store.
+        preempted: how often one that ran went back to wait.
         wait: from a request's coming to its first step.
         resident: that of requests which waited for no bytes in any run of the scenario.
         loading: that of all others.
@@ -145,26 +147,26 @@ def _result(scenario: str, line: str, tally: Tally, resident: set[int]) -> Resul
     tokens = sum(one.asked.prompt + one.asked.answer for one in tally.courses if one.outcome == "finished")
     seconds = tally.virtual_seconds
     return Result(
-        scenario,
-        line,
-        len(tally.courses),
-        tally.ended,
-        len(tally.rejected),
-        tally.cancelled,
-        round(seconds, 3),
-        round(tally.ended / seconds, 3) if seconds else 0.0,
-        round(tokens / seconds, 1) if seconds else 0.0,
-        round(tally.reused_tokens / tally.prompt_tokens, 6) if tally.prompt_tokens else 0.0,
-        tally.tiers["store"],
-        tally.preempted,
-        Waits.of(waits),
-        Waits.of(of_resident),
-        Waits.of(one.wait for one in begun if one.asked.number not in resident),
-        tally.first_tokens(),
-        tuple(waits),
-        tuple(of_resident),
-        dict(tally.violations),
-        tally.complete,
+        scenario=scenario,
+        line=line,
+        requests=len(tally.courses),
+        finished=tally.ended,
+        rejected=len(tally.rejected),
+        cancelled=tally.cancelled,
+        seconds=round(seconds, 3),
+        requests_per_second=round(tally.ended / seconds, 3) if seconds else 0.0,
+        tokens_per_second=round(tokens / seconds, 1) if seconds else 0.0,
+        hit_rate=round(tally.reused_tokens / tally.prompt_tokens, 6) if tally.prompt_tokens else 0.0,
+        store_tokens=tally.tiers["store"],
+        preempted=tally.preempted,
+        wait=Waits.of(waits),
+        resident=Waits.of(of_resident),
+        loading=Waits.of(one.wait for one in begun if one.asked.number not in resident),
+        first_token=tally.first_tokens(),
+        ordered=tuple(waits),
+        ordered_resident=tuple(of_resident),
+        violations=dict(tally.violations),
+        complete=tally.complete,
     )
 
 

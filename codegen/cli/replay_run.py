@@ -37,7 +37,6 @@ from .replay_trace import Asked, RequestTrace
 FOR_ROOM = ("CAPACITY", "BACKPRESSURE", "POOL_FULL", "TOO_MANY_READERS")
 """Refusals that a run without races may meet: too little of something. Any other is a fault."""
 
-
 PAGED = ("compressed_kv", "indexer_state")
 """Kinds that have an object for each granule; those of the others stand for a boundary."""
 
@@ -93,7 +92,7 @@ class Replay:
         self.trace, self.manager, self.tally, self.rules = trace, manager, tally, rules
         self.clock = VirtualTime()
         self._journal = Journal(self.clock)
-        loads = VirtualLoads(self.clock, rules.costs, rules.slot_bytes, self._loads)
+        loads = VirtualLoads(self.clock, rules.costs, rules.slot_bytes, self._load_admitted)
         tally.in_flight = loads.in_flight
         self.scheduler = Scheduler(
             manager,
@@ -220,7 +219,7 @@ class Replay:
 
     # ---- a request begins -------------------------------------------------------------------------------------------
 
-    def _loads(self, live: Live, ticket: Ticket) -> None:
+    def _load_admitted(self, live: Live, ticket: Ticket) -> None:
         """A request was admitted to a load: this is what it was answered."""
         reservation = live.reservation
         run = self._runs[live.number]
@@ -409,9 +408,8 @@ def tiers_of(
                 lay[kind][places[places < len(lay[kind])]] = TIERS.index("store")
             elif reused == plan.boundary * granule:  # else it goes on from another boundary, whose objects were there
                 lay[kind][now:] = TIERS.index("store")
-    return {kind: _tokens(places, granule) for kind, places in lay.items()}, _tokens(
-        np.maximum.reduce([*lay.values()]), granule
-    )
+    slowest = np.maximum.reduce([*lay.values()])
+    return {kind: _tokens(tiers, granule) for kind, tiers in lay.items()}, _tokens(slowest, granule)
 
 
 def _tokens(tiers: npt.NDArray[np.intp], granule: int) -> Counter[str]:
