@@ -323,7 +323,7 @@ def _turned(compressor: Compressor, windows: Windows[Arrays], found: npt.NDArray
 
 # -- Kernels and plans -------------------------------------------------------------------------------------------------
 
-_HEADERS = (*HEADERS, "reading", "rows")
+_HEADERS = (*HEADERS, "rows")
 _WINDOWS = (
     Argument("kv", "const float*", "float32 [row_count, row_stride]", alignment=16),
     Argument("gate", "const float*", "float32 [row_count, row_stride]", alignment=16),

@@ -65,7 +65,7 @@ ROW_WIDTH_MAX = 1024
 INSERTED_AT_ONCE = 32
 """Rows that one block of threads inserts."""
 
-_HEADERS = (*HEADERS, "reading", "rows")
+_HEADERS = (*HEADERS, "rows")
 _POOL = (
     Argument("stride", "u64", "bytes from a slot to the next"),
     Argument("slots", "u32", "of the pool"),

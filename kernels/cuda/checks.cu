@@ -7,13 +7,6 @@ constexpr kv_u32 kThreads = 256;
 constexpr kv_u32 kWarps = kThreads / kWarpLanes;
 constexpr kv_u32 kNobody = 0xFFFFFFFFu;
 
-// Entries in use: from device memory where a captured launch may see another number at each replay.
-__device__ __forceinline__ kv_u32 in_use(const kv_i64* live, kv_u32 most) {
-  if (live == nullptr) return most;
-  const kv_i64 count = *live;
-  return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
-}
-
 // -- page_checksum ----------------------------------------------------------------------------------------------------
 //
 // Sum over pairs of 4-byte numbers of (first + key) * (second + key), modulo 2^64: the universal hash NH (Black et al.,
@@ -57,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_page_checksum(
   __shared__ kv_u32 looked;
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 entry = blockIdx.x;
-  if (entry >= in_use(live, most)) return;
+  if (entry >= kv_in_use(live, most)) return;
   const kv_i32 slot = ids[entry];
   if (threadIdx.x == 0) looked = kv_look(check, entry, slot, slots);
   __syncthreads();  // all reads come after thread 0's acquire
@@ -102,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_verified_prefix(
     const kv_u32* expected) { // [blocks]
   __shared__ kv_u32 firsts[kWarps];
   const kv_u32 request = blockIdx.x;
-  if (request >= in_use(live, most)) return;
+  if (request >= kv_in_use(live, most)) return;
   const kv_u32 begin = min(offsets[request], blocks);
   const kv_u32 end = max(begin, min(offsets[request + 1], blocks));
   for (kv_u32 chunk = begin; chunk < end; chunk += kThreads) {

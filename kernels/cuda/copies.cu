@@ -14,13 +14,6 @@ static_assert(kStripBytes % (kWarpLanes * 16 * kInFlight) == 0, "a full strip is
 // Number of this warp in the launch.
 __device__ __forceinline__ kv_u32 my_strip() { return blockIdx.x * (kThreads / kWarpLanes) + kv_warp(); }
 
-// Entries in use: from device memory where a captured launch may see another number at each replay.
-__device__ __forceinline__ kv_u32 in_use(const kv_i64* live, kv_u32 most) {
-  if (live == nullptr) return most;
-  const kv_i64 count = *live;
-  return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
-}
-
 // All lanes: kApplied if the strip may be touched.
 __device__ __forceinline__ kv_u32 look(const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots) {
   kv_u32 code = kv_refusal::kApplied;
@@ -113,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_gather(
     kv_u8* refusals) {
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Strip strip = strip_of(bytes);
-  if (strip.item >= in_use(live, most)) return;
+  if (strip.item >= kv_in_use(live, most)) return;
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
   kv_u8* const to = out + (kv_u64)strip.item * bytes + strip.begin;
@@ -137,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_scatter(
     kv_u8* refusals) {
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Strip strip = strip_of(bytes);
-  if (strip.item >= in_use(live, most)) return;
+  if (strip.item >= kv_in_use(live, most)) return;
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
   kv_u8* const to = arena + (kv_u64)slot * stride + strip.begin;
@@ -160,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_scrub(
     kv_u8* refusals) {
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const Strip strip = strip_of(bytes);
-  if (strip.item >= in_use(live, most)) return;
+  if (strip.item >= kv_in_use(live, most)) return;
   const kv_i32 slot = ids[strip.item];
   if (look(check, strip.item, slot, slots) != kv_refusal::kApplied) return;
   fill16<true>(arena + (kv_u64)slot * stride + strip.begin, strip.bytes, pattern);
@@ -194,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_window_gather(
   const kv_u32 strips = (page_rows + strip_rows - 1) / strip_rows;   // of a page
   const kv_u32 pages = (rows + page_rows - 2) / page_rows + 1;       // that a window may touch
   const kv_u32 request = my_strip() / (pages * strips);
-  if (request >= in_use(live, most)) return;
+  if (request >= kv_in_use(live, most)) return;
   const kv_i64 position = positions[request];
   if (position < 0 || position > 0x7FFFFFFF) return;
   const kv_u32 end = (kv_u32)position + 1;
@@ -253,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_indexer_gather(
   const kv_u32 strip_rows = max(1u, kStripBytes / key_bytes);
   const kv_u32 strips = (slot_rows + strip_rows - 1) / strip_rows;
   const kv_u32 entry = my_strip() / strips;
-  if (entry >= in_use(live, most)) return;
+  if (entry >= kv_in_use(live, most)) return;
   const kv_u32 start = starts[entry];
   const kv_u32 stop = min(starts[entry + 1], out_rows);
   const kv_u32 begin = (my_strip() - entry * strips) * strip_rows;  // first row of the strip in its slot

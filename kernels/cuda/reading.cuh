@@ -12,6 +12,13 @@ enum Side : kv_u32 {
 };
 }  // namespace kv_reading
 
+// Entries in use: from device memory where a captured launch may see another number at each replay.
+__device__ __forceinline__ kv_u32 kv_in_use(const kv_i64* live, kv_u32 most) {
+  if (live == nullptr) return most;
+  const kv_i64 count = *live;
+  return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
+}
+
 // The words beside some bytes, entry by entry. Without words nothing is checked but that there is such a slot.
 struct KvCheck {
   kv_u32 machine;             // kv_events::Machine

@@ -4,13 +4,6 @@
 
 constexpr float kE4m3Max = 448.0f;
 
-// Entries in use: from device memory where a captured launch may see another number at each replay.
-__device__ __forceinline__ kv_u32 kv_in_use(const kv_i64* live, kv_u32 most) {
-  if (live == nullptr) return most;
-  const kv_i64 count = *live;
-  return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
-}
-
 // Whether the slot may be touched, and the caller's numbers are within bounds; if not, why is written.
 __device__ __forceinline__ bool kv_look_and_bound(
     const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots, bool is_within) {
