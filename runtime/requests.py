@@ -36,10 +36,10 @@ from .index import Segment
 from .keys import Keys
 from .lease import Done, Lease, Receipt, still
 from .live_rows import GUARD, LiveRows, Rows
-from .live_window import LiveWindow, Turn
+from .live_window import LiveWindow
 from .preemption import Preempted
 from .row_publishing import RowPublisher
-from .row_slots import by_salt, take_for
+from .row_slots import take_with_turn
 from .row_words import RowWords
 from .storing import Through
 
@@ -189,7 +189,7 @@ class RequestTable:
             self._check_capacity(last)
             wanted = dict.fromkeys(state.kinds, np.full(last - blocks, row)) if last > blocks else {}
             turn = None if self._window is None else self._window.turn_over(row, stop)
-            slots = self._take(wanted, turn, done)
+            slots = take_with_turn(self._rows, self._window, wanted, turn, done)
             if wanted:
                 state.put_blocks(row, slots, blocks, last)
             state.tokens[row] = stop
@@ -664,28 +664,6 @@ class RequestTable:
             pool.stamp(held, manager.time)
             core.sweep(kind)
 
-    def _take(self, wanted: dict[str, Rows], turn: Turn | None, done: Done | None) -> dict[str, Rows]:
-        """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring.
-
-        What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring. A block
-        comes into the slot that has just left its place, where it may: a full window needs no slot more then.
-        """
-        if self._window is None or turn is None or not len(turn):
-            return take_for(self._rows, wanted) if wanted else {}
-        pool, held = self._rows.pool("swa_window"), turn.leaving.copy()
-        leaving = held[held != GUARD]
-        stays = np.isin(held, pool.usable(leaving)) & (done is None)
-        slots = take_for(self._rows, wanted | {"swa_window": turn.rows[~stays]})
-        self._rows.give_up("swa_window", held[~stays & (held != GUARD)], done)
-        for salt, theirs in by_salt(self._rows, turn.rows):
-            again = held[stays & theirs]
-            self._rows.give_up("swa_window", again, None)
-            own = pool.take(len(again), pool.rules.take(), tenant=self._manager.core.tenant(salt), clear=False)
-            assert np.array_equal(own, np.sort(again)), "what was given back last is taken first"
-        held[~stays] = slots["swa_window"]
-        self._window.put(turn, held)
-        return slots
-
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
 
     def _make_blocks(self, rows: Rows, done: Done | None) -> None:
@@ -696,14 +674,14 @@ class RequestTable:
             self._check_capacity(int(state.blocks[fresh].max()) + 1)
         wanted = dict.fromkeys(state.kinds, fresh) if len(fresh) else {}
         turn = None if self._window is None else self._window.turn_at(rows)
-        slots = self._take(wanted, turn, done)
+        slots = take_with_turn(self._rows, self._window, wanted, turn, done)
         if len(fresh):
             for kind in state.kinds:
                 state.tables[kind][fresh, state.blocks[fresh]] = slots[kind]
             state.batches[fresh, state.blocks[fresh]] = 0
             state.blocks[fresh] += 1
 
-    # ---- under the lock: the end ---------------------------------------------------------------
+    # ---- under the lock: the end ----------------------------------------------------------------------------------
 
     def _end(self, row: int, done: Done | None) -> None:
         state = self._rows

@@ -2,6 +2,7 @@
 
 One step may take slots for rows of several tenants. They come all or none; what another tenant left in them is cleared,
 and what the row's own tenant left is not (``isolation.py``). While nobody tells tenants apart that is one take for all.
+Callers hold the manager's lock.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from .live_rows import LiveRows, Rows
+from .lease import Done
+from .live_rows import GUARD, LiveRows, Rows
+from .live_window import LiveWindow, Turn
 
 
 def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
     """A slot of each kind for each row that is named there, in that order; all of them or none.
 
     Args:
-        state: of the rows. The caller holds the manager's lock.
+        state: of the rows.
         wanted: by kind the row of each slot.
 
     Raises:
@@ -27,7 +30,7 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
     """
     manager, core = state.manager, state.manager.core
     every = np.concatenate([*wanted.values(), np.empty(0, np.intp)])
-    groups = list(by_salt(state, every))
+    groups = list(_by_salt(state, every))
     if len(groups) == 1:
         return manager.take({kind: len(rows) for kind, rows in wanted.items()}, "take", salt=groups[0][0])
     for kind, rows in wanted.items():
@@ -49,7 +52,42 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
     return slots
 
 
-def by_salt(state: LiveRows, rows: Rows) -> Iterator[tuple[bytes | None, npt.NDArray[np.bool_]]]:
+def take_with_turn(
+    state: LiveRows, window: LiveWindow | None, wanted: Mapping[str, Rows], turn: Turn | None, done: Done | None
+) -> dict[str, Rows]:
+    """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring.
+
+    What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring. A block
+    comes into the slot that has just left its place, where it may: a full window needs no slot more then.
+
+    Args:
+        state: of the rows.
+        window: their windows; None where the model has none.
+        wanted: by paged kind the row of each slot.
+        turn: blocks that come into windows.
+        done: whether the device has ended the steps begun before; slots that leave a window wait for it.
+
+    Raises:
+        Refused, Exception: as ``take_for``.
+    """
+    if window is None or turn is None or not len(turn):
+        return take_for(state, wanted) if wanted else {}
+    pool, held = state.pool("swa_window"), turn.leaving.copy()
+    leaving = held[held != GUARD]
+    stays = np.isin(held, pool.usable(leaving)) & (done is None)
+    slots = take_for(state, {**wanted, "swa_window": turn.rows[~stays]})
+    state.give_up("swa_window", held[~stays & (held != GUARD)], done)
+    for salt, theirs in _by_salt(state, turn.rows):
+        again = held[stays & theirs]
+        state.give_up("swa_window", again, None)
+        own = pool.take(len(again), pool.rules.take(), tenant=state.manager.core.tenant(salt), clear=False)
+        assert np.array_equal(own, np.sort(again)), "what was given back last is taken first"
+    held[~stays] = slots["swa_window"]
+    window.put(turn, held)
+    return slots
+
+
+def _by_salt(state: LiveRows, rows: Rows) -> Iterator[tuple[bytes | None, npt.NDArray[np.bool_]]]:
     """Each salt of some rows, and which of them have it; all of them under None while tenants are not told apart."""
     if not state.manager.core.tells_tenants:
         yield None, np.ones(len(rows), np.bool_)
