@@ -1,7 +1,7 @@
 """What the manager keeps under its lock: pools, the index over them, and how room is made in both.
 
-How slots come to be found is in ``publication.py``. Nothing here takes a lock or moves bytes. Every change of a word is
-an event of the generated tables.
+How slots come to be found is in ``publication.py``. Nothing here takes a lock, or moves bytes but to clear what another
+tenant left. Every change of a word is an event of the generated tables.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The manager: validated reads, leases, fills and eviction over the five kinds of cache object of one model.
 
-Every public method is atomic under one lock; bytes are copied outside it. What the methods promise is said here, what
-they do elsewhere: reads in ``matching.py`` and ``leasing.py``, writes in ``filling.py``, loads and expansions in
-``loading.py``, packing in ``packing.py``, what goes to the store in ``storing.py``, what ends in ``expiry.py``, what
-waits for the device in ``parking.py``, memory that moves in ``moving.py``, live requests in ``requests.py``. What the
-lock protects is in ``core.py``.
+Every public method is atomic under one lock. Bytes of fills, loads, packing and the store are moved outside it; a slot
+is cleared, and a row's boundary copied, under it. What the methods promise is said here, what they do elsewhere: reads
+in ``matching.py`` and ``leasing.py``, writes in ``filling.py``, loads and expansions in ``loading.py``, packing in
+``packing.py``, what goes to the store in ``storing.py``, what ends in ``expiry.py``, what waits for the device in
+``parking.py``, memory that moves in ``moving.py``, live requests in ``requests.py``. What the lock protects is in
+``core.py``.
 """
 
 from __future__ import annotations
