@@ -59,7 +59,7 @@ class Admission:
 
     def __init__(self, manager: Manager, limits: Limits | None = None, *, boundaries: bool = False) -> None:
         self._manager = manager
-        self._boundaries = boundaries and bool(manager.core.trailing)
+        self.boundaries = boundaries and bool(manager.core.trailing)
         self.limits = limits or Limits()
         self._names = {name: (number, limit) for number, (name, limit) in enumerate(self.limits.by_name().items())}
         self.words = manager.table(BudgetTable, max(1, len(self._names)))
@@ -251,7 +251,7 @@ class Admission:
         """Tokens that a step of a prompt ends at which goes on from ``start`` and computes ``step`` at most."""
         stop = tokens if step is None else min(tokens, start + step)
         whole = tokens - tokens % self._manager.profile.granule
-        return whole if self._boundaries and start < whole < stop else stop
+        return whole if self.boundaries and start < whole < stop else stop
 
     def bytes_of(self, answer: Answer) -> float:
         """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""

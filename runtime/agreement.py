@@ -158,13 +158,14 @@ class Agreement:
         with self._alone():
             return self._step(asks, draft, stored)
 
-    def round(self, asks: Sequence[Ask], begin: Callable[[tuple[int, ...]], bytes]) -> list[bytes]:
+    def round(self, asks: Sequence[Ask], begin: Callable[[tuple[int, ...]], bytes], options: str = "") -> list[bytes]:
         """Agree on lengths, let the caller act on them, and tell all what came of it: two exchanges, whatever happens.
 
         Args:
             asks: as for ``step``.
             begin: given the length in tokens that is agreed on for each request; returns what this rank says of it, as
                 many bytes as on each other rank. Nothing is leased: it has to see itself whether that is there still.
+            options: what else must be the same on all ranks; where it is not, nobody begins.
 
         Returns:
             What each rank says, by rank.
@@ -174,7 +175,7 @@ class Agreement:
             Exception: of ``begin``; the others then get RankFailed.
         """
         with self._alone():
-            step = _Step(self.manager, self.owner, asks, 0, stored=False, leases=False)
+            step = _Step(self.manager, self.owner, asks, 0, stored=False, leases=False, options=options)
             head = self._head(step.digest, len(step.open))
             step.hear(self._exchange(head, step.say))
             lengths = tuple(one.length for one in step.agreed)
@@ -266,18 +267,24 @@ class _Step:
     """One rank's view of a step: what is still open, and what it holds for each request."""
 
     def __init__(
-        self, manager: Manager, owner: str, asks: Sequence[Ask], draft: int, stored: bool, *, leases: bool = True
+        self,
+        manager: Manager,
+        owner: str,
+        asks: Sequence[Ask],
+        draft: int,
+        stored: bool,
+        *,
+        leases: bool = True,
+        options: str = "",
     ) -> None:
         self._leases = leases
         self._manager, self._owner, self._granule = manager, owner, manager.profile.granule
         self._asks, self._draft, self._sets = tuple(asks), draft, 2 if stored else 1
         if odd := [type(ask).__name__ for ask in self._asks if not isinstance(ask, Ask)]:
             raise TypeError(f"a step of {', '.join(odd)}; give an Ask for each request, such as Ask(keys)")
-        tags = [
-            _digest(b"%d %d" % (ask.length, len(ask.keys)), ask.also, *ask.keys.digests[-1:]) for ask in self._asks
-        ]
+        tags = [_digest(b"%d %d" % (ask.length, len(ask.keys)), ask.also, *ask.keys.digests[-1:]) for ask in self._asks]
         self._tags = [tag[:4] for tag in tags]
-        self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), *tags)
+        self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), options.encode(), *tags)
         self.open = list(range(len(tags)))
         self.agreed = [Agreed(0, True, None)] * len(tags)
         self._held: list[Lease | None] = [None] * len(tags)  # of open requests

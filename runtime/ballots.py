@@ -164,4 +164,4 @@ def _where(mine: Head, bodies: Sequence[bytes]) -> tuple[str, list[str]]:
             tags = [body[4 * n : 4 * n + 4].hex() for body in bodies]
             if len(set(tags)) > 1:
                 return f"request {n} of step {mine.step}", [f"its digest is {tag}" for tag in tags]
-    return f"options of step {mine.step}", []
+    return f"options of step {mine.step}, or of those who schedule; give the same on all ranks", []

@@ -88,6 +88,7 @@ class Live:
         known: tokens that it began with, or begins with again; those that are not in its row yet are computed first.
         owner: who asked.
         since: when it came, or was preempted.
+        queued: the same in the time of turns.
         attempts: times that a load of it which failed is tried again.
         begun: the first work of its row; or Refused, with the reason that it was rejected for; cancelled when given up.
         fault: what a load of it raised last, why its keys could not be published, or why it ended before it had all its
@@ -108,6 +109,7 @@ class Live:
     place: int  # in the table of words
     generation: int
     home: LiveRequests
+    queued: float
     begun: Future[Work] = field(default_factory=Future)
     fault: BaseException | None = None
     reservation: Reservation | None = None
@@ -151,7 +153,8 @@ class LiveRequests:
         manager: whose lock guards them.
         queues: where they wait.
         most: that are live at once.
-        clock: the time.
+        clock: the time, for waits.
+        ageing: the time of turns: what brings them nearer as it grows.
 
     Attributes:
         manager: that one.
@@ -160,14 +163,16 @@ class LiveRequests:
         tally: what has been counted.
     """
 
-    def __init__(self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float], ageing: Callable[[], float]
+    ) -> None:
         self.manager = manager
         self.queues = queues
         self.words = manager.table(QueuedTable, most)
         self.by_number: dict[int, Live] = {}
         self.granted: list[Work] = []
         self.tally = Tally()
-        self._clock = clock
+        self._clock, self._ageing = clock, ageing
         self._free = list(range(most))[::-1]
         self._number = itertools.count(1).__next__
 
@@ -184,7 +189,9 @@ class LiveRequests:
                 what = "another scheduler of this manager has live requests: neither would see whom to preempt for want"
                 raise Refused(Reason.BACKPRESSURE, "scheduler", f"{what} of room; give each a manager of its own")
             self.manager.served = self.by_number
-        live = Live(self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0, self)
+        live = Live(
+            self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0, self, self._ageing()
+        )
         self.fire("arrive", live, where=queue)
         live.generation = int(self.words.fields("generation", [live.place])[0])
         self.by_number[live.number] = live
@@ -262,7 +269,7 @@ class LiveRequests:
     def put(self, live: Live, queue: Queue, cost: float, *, holds: bool) -> None:
         """It waits for a turn, and nowhere else."""
         self.withdraw(live)
-        self.queues.put(live.number, queue, cost=cost, now=live.since, owner=live.owner, holds=holds)
+        self.queues.put(live.number, queue, cost=cost, now=live.queued, owner=live.owner, holds=holds)
 
     def withdraw(self, live: Live) -> None:
         """It waits for no turn, and has paid for none."""
@@ -280,7 +287,7 @@ class LiveRequests:
         self.fire("preempt", live, where=queue)
         live.known = live.tokens
         self._let_go(live)
-        live.seen, live.lacked, live.rebuilt, live.since = 0, 0, 0, self._clock()
+        live.seen, live.lacked, live.rebuilt, live.since, live.queued = 0, 0, 0, self._clock(), self._ageing()
         self.tally.count("preempted")
         self.put(live, queue, cost, holds=False)
 

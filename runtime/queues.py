@@ -138,6 +138,11 @@ class Queues:
     def __contains__(self, request: int) -> bool:
         return request in self._where
 
+    @property
+    def options(self) -> str:
+        """What decides whose turn it is, besides who waits."""
+        return f"weights {sorted(self._weights.items())}, ageing {self._ageing}, patience {self.patience}"
+
     def where(self, request: int) -> Queue:
         """The queue that a request is in; KeyError when it is in none."""
         return self._where[request]
@@ -150,9 +155,7 @@ class Queues:
         """Requests in a queue."""
         return len(self._lines[queue].waiting)
 
-    def put(
-        self, request: int, queue: Queue, *, cost: float, now: float, owner: str = "", holds: bool = False
-    ) -> None:
+    def put(self, request: int, queue: Queue, *, cost: float, now: float, owner: str = "", holds: bool = False) -> None:
         """Let a request wait for a turn of ``cost``.
 
         Args:

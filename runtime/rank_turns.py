@@ -10,9 +10,10 @@ still has differs, and so may room: one's device ends later than another's. So e
     confirm         who has room here, whose chunk was granted, who lacks room             another
     settle          who has room on all ranks begins, the others give it back; work goes out that all have granted
 
-All that decides about later turns (who lacked room how often, who gives way) is taken from what all have said, so
-queues stay the same on all ranks. Where ranks part all the same, as when one was given another request or finished one
-that others have not, the next round says so (``RanksDiverged``).
+All that decides about later turns (who lacked room how often, who gives way) is taken from what all have said, and
+turns age with the exchanges of the agreement, not with the clocks that ranks have each of its own; so queues stay the
+same on all ranks. Where ranks part all the same, as when one was given another request or other options, or finished
+one that others have not, the next round says so before anybody begins (``RanksDiverged``).
 
 Nothing is loaded, expanded or computed again to make a hit longer: a request waits in the queue ``resident``, and goes
 on from what all memories have. What stores have, ranks bring in before they submit (``Agreement.step(stored=True)``).
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from .agreement import Agreement, Ask
@@ -66,6 +68,9 @@ class RankTurns(Turns):
         self._held: dict[Live, Reservation] = {}  # of those who begin if they can do so everywhere
         self._said: dict[Live, _Said] = {}
         self._never: dict[Live, Rejected] = {}
+        budget = self._budgets.get(Queue.RESIDENT)
+        steps = f"chunk {self._chunk}, boundaries {self._admission.boundaries}, budget {budget}"
+        self._options = f"{steps}, {self._requests.queues.options}"
 
     def arriving(self, keys: Keys, tokens: int) -> tuple[Queue, float]:
         """See ``Turns``; what this rank alone can reuse says nothing yet."""
@@ -90,7 +95,8 @@ class RankTurns(Turns):
         except Exception as error:
             self._agreement.fail(error)
         try:
-            self._settle(lives, self._agreement.round(asks, lambda lengths: self._begin_all(lives, lengths)))
+            begin = partial(self._begin_all, lives)
+            self._settle(lives, self._agreement.round(asks, begin, self._options))
         except BaseException:
             for live in list(self._held):
                 self._give_back(live)

@@ -101,10 +101,11 @@ class Scheduler:
             False where the engine keeps these itself, by fills of these kinds (``Manager.reserve``).
         attempts: times that a load which failed is tried again before the request computes.
         requests: most that are live at once.
-        clock: the time, for waits and ageing.
+        clock: the time, for waits and, unless ranks agree, ageing.
         lock: makes the lock that keeps rows of running requests from ending while they are stepped.
         agreement: where several ranks serve the same requests, this one's part in agreeing who begins, and from where;
-            used by nobody else meanwhile. See ``rank_turns.py``.
+            used by nobody else meanwhile. Chunk, boundaries, budgets and queues are the same on all, and turns age
+            with its exchanges. See ``rank_turns.py``.
 
     Attributes:
         admission: what is under way, and its limits.
@@ -113,6 +114,7 @@ class Scheduler:
 
     Raises:
         ValueError: an option out of its range.
+        TypeError: an agreement that is none.
     """
 
     def __init__(
@@ -139,13 +141,16 @@ class Scheduler:
             raise ValueError(f"budgets of {', '.join(low)}; give numbers above 0, or none")
         if requests < 1 or not 0 <= attempts <= high:
             raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
+        if agreement is not None and not isinstance(agreement, Agreement):
+            raise TypeError(f"agreement={agreement!r}; give an Agreement(group, manager) of this rank, or None")
         if agreement is not None and agreement.manager is not manager:
             raise ValueError("an agreement over another manager; make it with this one")
         self.manager = manager
         self.admission = Admission(manager, limits, boundaries=boundaries)
         self.queues = Queues() if queues is None else queues  # empty ones are false
         self._attempts = attempts
-        self._requests = LiveRequests(manager, self.queues, requests, clock)
+        ageing = clock if agreement is None else lambda: float(agreement.exchanges)
+        self._requests = LiveRequests(manager, self.queues, requests, clock, ageing)
         self.live = self._requests.by_number
         self._changed = threading.Event()
         wake = self._changed.set

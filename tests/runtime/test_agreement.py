@@ -292,7 +292,7 @@ def test_another_order_is_told_by_the_first_request_that_differs() -> None:
 
 def test_other_options_are_told() -> None:
     text, *_ = diverging(lambda rank, agreement, asks: agreement.step(asks, draft=int(rank == 1)))
-    assert text.startswith("ranks differ in options of step 0: ")
+    assert text.startswith("ranks differ in options of step 0, ")
 
 
 def test_another_length_of_the_same_prompt_is_told() -> None:

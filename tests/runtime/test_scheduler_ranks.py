@@ -5,6 +5,7 @@ Ranks are threads here, each with a manager and a scheduler of its own, and all 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from kvfsm.runtime.agreement import Agreement
 from kvfsm.runtime.errors import KvfsmError, RankFailed, RankLost, RanksDiverged, Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.queues import Queue, Queues
 from kvfsm.runtime.ranks import Group, LocalGroup
 from kvfsm.runtime.scheduler import Scheduler, Work
 
@@ -497,6 +499,59 @@ def test_a_rank_that_fails_when_all_have_agreed_holds_nothing_and_has_parted(mon
     found = together(ranks, part)
     assert all(isinstance(one, RanksDiverged) for one in found), found
     assert "request 0 of step 1" in str(found[0])
+
+
+OTHER_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "chunk": ({"chunk": A}, {"chunk": 2 * A}),
+    "no chunk": ({"chunk": A}, {}),
+    "boundaries": ({}, {"boundaries": False}),
+    "budget": ({"budgets": {Queue.RESIDENT: 100.0}}, {}),
+    "patience": ({"queues": Queues(patience=2)}, {"queues": Queues(patience=3)}),
+    "ageing": ({"queues": Queues(ageing=2.0)}, {}),
+    "weights": ({"queues": Queues({"a": 2.0})}, {"queues": Queues({"a": 1.0})}),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_OPTIONS)
+def test_ranks_of_other_options_are_told_before_anybody_begins(what: str) -> None:
+    """Else they would compute other tokens in one step, and the engine's own exchanges would not fit."""
+    groups = LocalGroup.make(2, deadline=60.0)
+    ranks = [Rank(group, make(40), **given) for group, given in zip(groups, OTHER_OPTIONS[what], strict=True)]
+
+    def part(rank: Rank) -> None:
+        rank.submit(prompt(1, 3 * A + 5))
+        rank.schedule()
+
+    found = together(ranks, part)
+    assert all(isinstance(one, RanksDiverged) and "give the same on all ranks" in str(one) for one in found), found
+    for rank in ranks:
+        assert rank.log == [] and rank.scheduler.report().states == {"waiting": 1}
+        assert not rank.manager.reservations and rank.manager.audit().ok
+
+
+@pytest.mark.parametrize(("queues", "step"), [(Queues, -1.0), (lambda: Queues(ageing=1.0), -50.0)])
+def test_clocks_that_differ_or_go_back_change_no_turn(queues: Callable[[], Queues], step: float) -> None:
+    """With room in a step's budget for one of them, ranks that prefer different ones would never begin any."""
+    groups, ranks = LocalGroup.make(2, deadline=60.0), []
+    for group, steps in zip(groups, (1.0, step), strict=True):
+        clock = itertools.count(0.0, steps).__next__
+        ranks.append(Rank(group, make(40, LLAMA), clock=clock, queues=queues(), budgets={Queue.RESIDENT: 10.0}))
+
+    def part(rank: Rank) -> list[list[int]]:
+        for number in range(6):
+            keys = rank.manager.keys(prompt(number, 20))
+            rank.scheduler.submit(keys, owner=f"owner {number % 3}")
+        for _ in range(6):
+            rank.schedule()
+        return [[number for number, *_ in work] for work in rank.log]
+
+    assert good(together(ranks, part)) == [[[1], [2], [3], [4], [5], [6]]] * 2
+
+
+@pytest.mark.parametrize("odd", ["an agreement", 0, False, LLAMA])
+def test_what_is_no_agreement_is_told(odd: Any) -> None:
+    with pytest.raises(TypeError, match=r"agreement=.*; give an Agreement\(group, manager\)"):
+        Scheduler(make(4, LLAMA), ByHand(), agreement=odd)
 
 
 def test_an_agreement_is_over_the_schedulers_manager() -> None:
