@@ -41,7 +41,7 @@ from .preemption import Preempted
 from .row_publishing import RowPublisher
 from .row_slots import take_with_turn
 from .row_words import RowWords
-from .storing import Through
+from .storing import WriteThrough
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -283,7 +283,7 @@ class RequestTable:
 
     def publish_now(
         self, row: int, keys: Keys, computed: int | None, priority: int, ttl: int | None, done: Done | None
-    ) -> tuple[int, Through | None]:
+    ) -> tuple[int, WriteThrough | None]:
         """``publish``, and what the caller is to have stored when it holds no lock any more."""
         with self._manager.lock:
             computed = self._check_computed(row, computed)
@@ -319,7 +319,7 @@ class RequestTable:
 
     def preempt_now(
         self, row: int, keys: Keys, computed: int | None, done: Done | None
-    ) -> tuple[Preempted, Through | None]:
+    ) -> tuple[Preempted, WriteThrough | None]:
         """``preempt``, and what the caller is to have stored when it holds no lock any more."""
         with self._manager.lock:
             state, refusal, writing = self._rows, None, None

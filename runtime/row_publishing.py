@@ -19,7 +19,7 @@ from .keys import Keys
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow
-from .storing import Through
+from .storing import WriteThrough
 
 Copies = dict[str, tuple[Rows, npt.NDArray[np.int64]]]  # slots and their places, by kind
 
@@ -40,7 +40,7 @@ class RowPublisher:
 
     def publish(
         self, row: int, keys: Keys, computed: int, done: Done | None, priority: int = 0, ttl: int | None = None
-    ) -> tuple[int, Through | None]:
+    ) -> tuple[int, WriteThrough | None]:
         """See ``RequestTable.publish``; the row was checked. With what is to be stored then, out of the lock."""
         rows, manager, core = self._rows, self._rows.manager, self._rows.manager.core
         start, stop = int(rows.shared[row]), min(computed // rows.granule, len(keys))

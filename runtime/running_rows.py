@@ -23,7 +23,7 @@ from .lease import Done
 from .live_requests import Live, LiveRequests, Stepped, Work
 from .queues import Queue
 from .reservation import FOR_ROOM
-from .storing import Through
+from .storing import WriteThrough
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -65,7 +65,7 @@ class RunningRows:
         self.stops = False
         self.alone: bool | None = None
         self._agreement = agreement
-        self._writing: list[Through] = []
+        self._writing: list[WriteThrough] = []
         self._manager, self._admission, self._requests = manager, admission, requests
         self._chunk, self._clock, self._changed = chunk, clock, changed
 

@@ -1,4 +1,4 @@
-"""What goes to the store behind a manager: what a fill brought, or what memory holds of a chain.
+"""What goes to the store behind a manager: what a fill or a live request published, or what memory holds of a chain.
 
 Slots are held while the store reads them, outside the lock, so that nobody gets their memory before it has.
 """
@@ -32,7 +32,7 @@ Held = Mapping[str, tuple[Slots, Numbers]]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One write to the store that is under way: its number, what it holds, and in debug mode the call that began it."""
+    """One write to the store, of whatever is held: its number, the slots, and in debug mode the call that began it."""
 
     number: int
     held: Held
@@ -40,15 +40,17 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
-class Through:
-    """What was published and is to be written through: its slots are held until that has ended.
+class WriteThrough:
+    """What was published and is to be stored at once: its slots are held from ``Storer.begin`` to ``finish``.
 
     Attributes:
-        digests, salt: of the chain.
-        kept: what the index took of it.
-        epoch: the store's when it began to be computed; a later one doesn't take it.
+        digests: of the chain.
+        salt: of its keys.
+        kept: what the index took of it, of the kinds that are stored.
+        epoch: the store's when it began to be computed; a later one doesn't take it. None without a store.
         held: those slots.
-        segment, at: the chain's end.
+        segment: of the index, that the chain ends in.
+        at: granules of the chain.
     """
 
     digests: list[bytes]
@@ -101,18 +103,18 @@ class Storer:
         core.offer(segment, at)
         core.trim()
 
-    def begin(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None, spot: Spot) -> Through:
+    def begin(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None, spot: Spot) -> WriteThrough:
         """What was just published is to be stored, of the kinds that their specs say so of. The caller holds the lock.
 
         Nobody else holds these slots yet, so that they can be held.
         """
         stored = {kind: those for kind, those in kept.items() if self._manager.core.stored(kind)}
-        return Through(digests, salt, stored, epoch, self.hold(stored), spot.segment, spot.at)
+        return WriteThrough(digests, salt, stored, epoch, self.hold(stored), spot.segment, spot.at)
 
-    def finish(self, through: Through) -> None:
+    def finish(self, writing: WriteThrough) -> None:
         """Store it. A store that can't is counted and otherwise without consequence. The caller holds no lock."""
         try:
-            self.put(through.digests, through.salt, through.kept, through.epoch)
+            self.put(writing.digests, writing.salt, writing.kept, writing.epoch)
         except EpochEnded:
             return  # a reset came in between: nothing is wrong, and nothing is kept
         except StoreError:
@@ -120,7 +122,7 @@ class Storer:
                 self._manager.store_failures += 1
         finally:
             with self._manager.lock:
-                self.unhold(through.held, through.segment, through.at)
+                self.unhold(writing.held, writing.segment, writing.at)
 
     def put(self, digests: list[bytes], salt: bytes, kept: Kept, epoch: int | None) -> int:
         """Store what held slots hold, as of a store's epoch; returns how many objects were written.
