@@ -451,6 +451,12 @@ def _running(world: World) -> None:
         world.serving.schedule()
 
 
+def _begun(world: World) -> None:
+    """A step of its prompt is computed; more of them follow where steps are bounded."""
+    _submitted(world)
+    world.serving.schedule()
+
+
 def _waiting(world: World) -> None:
     _stored(world)
     _submitted(world)
@@ -500,6 +506,7 @@ BEGINNINGS: Mapping[str, Op] = {
     "p stored and submitted": _waiting,
     "p loading": _loading,
     "p joined": _joined,
+    "p begun": _begun,
     "p running": _running,
 }
 

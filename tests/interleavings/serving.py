@@ -84,14 +84,17 @@ class Serving:
         self.jobs = Jobs(scheduler)
         self.admission = Admission(world.manager, Limits(requests=2, blocks={"store": 8}))
         self.flag = Flag(scheduler, world.lock)
+        chunk = world.setting.chunk
         with mock.patch.object(engine, "threading", SimpleNamespace(Event=lambda: self.flag)):
             self.engine = engine.Scheduler(
                 world.manager, self.jobs, limits=Limits(requests=2), requests=4, clock=lambda: 0.0,
                 lock=lambda: CoopLock(scheduler, "rows", otherwise={}),
+                chunk=None if chunk is None else chunk * world.granule,
             )  # fmt: skip
         self.reserved: list[Reservation] = []
         self.lives: list[Live] = []
         self.stepping = False
+        self.asks_again = False  # what the engine computes now may not be all
 
     # ---- reservations of admission itself ----------------------------------------------------------------------------
 
@@ -163,6 +166,7 @@ class Serving:
         self._step(True)
         try:
             granted = self.engine.schedule()
+            self.asks_again = bool(granted)
             self._world.tell(f"granted {len(granted)}")
             for work in granted:
                 self.compute(work)
@@ -274,7 +278,9 @@ class Serving:
     def _unwoken(self) -> list[str]:
         """Whether an engine that waits now waits although there is something to compute."""
         manager = self._world.manager
-        if self.flag.up or manager.parked or manager.given_up:  # the device's end is told by whoever sees it
+        if self.flag.up or self.asks_again:
+            return []
+        if manager.parked or manager.given_up:  # the device's end is told by whoever sees it
             return []
         granted = self.engine.schedule()
         return [f"{len(granted)} turns can be granted, and nobody is woken"] if granted else []

@@ -136,6 +136,13 @@ def test_every_pair_of_an_engine_s_operations_keeps_what_must_hold_with_one_pree
             print(begin, names, check(begin, names, setting_of(names), bound=1))
 
 
+@pytest.mark.parametrize("profile", [WITH_ONE_KIND, WITH_BLOCKS])
+def test_the_next_step_of_a_prompt_beside_others_keeps_what_must_hold_with_one_preemption(profile: str) -> None:
+    """Who is put back, or publishes, has launched that step before, and so is none of them."""
+    for other in ("submit p", "give up", "finish", "decode", "take q", "reset", "move memory"):
+        print(other, check("p begun", ("schedule", other), Setting(profile, chunk=1), bound=1))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", operations.OPERATIONS)
 def test_every_pair_of_all_operations_keeps_what_must_hold_with_one_preemption(first: str) -> None:

@@ -53,6 +53,7 @@ class Setting:
         plant: changes a world that was made; a planted race of what is beside the manager.
         lock: makes the manager's lock.
         timed: whether the specs keep a priority and an end of what is published.
+        chunk: granules of a prompt that an engine's step computes at most; None: all of it.
         blind: first words of resources that the scheduler is not told of, to plant a wrong claim of independence.
     """
 
@@ -64,6 +65,7 @@ class Setting:
     plant: Callable[[World], None] = lambda world: None
     lock: Callable[[Scheduler], CoopLock] = lambda scheduler: CoopLock(scheduler, "manager", GUARDS)
     timed: bool = False
+    chunk: int | None = None
     blind: frozenset[str] = frozenset()
 
 
