@@ -140,8 +140,10 @@ def compiled_object(source: str, build: Build) -> Path:
     def make(out: Path) -> None:
         unit = out.with_suffix(f".{os.getpid()}.cpp")
         unit.write_text(source, "utf-8")
-        _run(compiler(), *flags, "-c", "-o", str(_partial(out)), str(unit))
-        unit.unlink()
+        try:
+            _run(compiler(), *flags, "-c", "-o", str(_partial(out)), str(unit))
+        finally:
+            unit.unlink()
 
     return _made(f"{build.value}-{_digest(_identity(), source, *headers, *flags)}.o", make)
 
