@@ -374,7 +374,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
   ((kv_u64*)(target.page + (kv_u64)page_rows * kV4DataBytes))[target.row] = scales;
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_index_key(
+// 4 blocks of a multiprocessor: for more of them the assembler would spill, on sm_100 and later.
+extern "C" __global__ void __launch_bounds__(kThreads, 4) kv_compress_index_key(
     const float* kv,
     const float* gate,
     kv_u32 row_count,

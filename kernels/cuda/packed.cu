@@ -235,7 +235,8 @@ __device__ __forceinline__ Eight expanded_codes(const Block& block, const Forms&
   return values;
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) kv_expand(
+// 3 blocks of a multiprocessor: for more of them the assembler would spill, on sm_100 and later.
+extern "C" __global__ void __launch_bounds__(kThreads, 3) kv_expand(
     kv_u8* arena,          // [slots, stride]
     kv_u64 stride,
     kv_u32 slots,
