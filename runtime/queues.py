@@ -141,7 +141,8 @@ class Queues:
     @property
     def options(self) -> str:
         """What decides whose turn it is, besides who waits."""
-        return f"weights {sorted(self._weights.items())}, ageing {self._ageing}, patience {self.patience}"
+        weights = sorted((owner, float(weight)) for owner, weight in self._weights.items())
+        return f"weights {weights}, ageing {float(self._ageing)}, patience {self.patience}"
 
     def where(self, request: int) -> Queue:
         """The queue that a request is in; KeyError when it is in none."""

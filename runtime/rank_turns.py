@@ -68,7 +68,7 @@ class RankTurns(Turns):
         self._held: dict[Live, Reservation] = {}  # of those who begin if they can do so everywhere
         self._said: dict[Live, _Said] = {}
         self._never: dict[Live, Rejected] = {}
-        budget = self._budgets.get(Queue.RESIDENT)
+        budget = float(self._budgets.get(Queue.RESIDENT, float("inf")))
         steps = f"chunk {self._chunk}, boundaries {self._admission.boundaries}, budget {budget}"
         self._options = f"{steps}, {self._requests.queues.options}"
 
