@@ -8,6 +8,7 @@ import pytest
 
 from .runs import every
 from .shortest import check
+from .test_pairs import setting_of
 from .world import WITH_ALL_KINDS, WITH_BLOCKS, WITH_ONE_KIND, Setting
 
 SMALL = Setting(WITH_ONE_KIND, store="none")
@@ -39,15 +40,18 @@ SERVING = [
     ("p stored and submitted", ("schedule", "submit q", "give up")),
     ("p loading", ("schedule", "work", "give up")),
     ("empty", ("speculate", "fill p", "evict")),  # drafts are taken while another publishes the same
+    ("empty", ("preempt row", "take q", "reset")),  # what went back is stored while its slots are wanted
+    ("p without keys, submitted", ("rebuild in turn", "publish", "preempt")),
+    ("p", ("other tenant", "take q", "evict")),
 ]
-"""What an engine does at once, over one kind of objects."""
+"""What an engine does at once, over as few kinds of objects as there may be."""
 
 
 @pytest.mark.parametrize(("begin", "names"), SERVING)
 def test_every_schedule_of_an_engine_s_triple_with_one_preemption_keeps_what_must_hold(
     begin: str, names: tuple[str, ...]
 ) -> None:
-    print(check(begin, names, Setting(WITH_ONE_KIND), bound=1))
+    print(check(begin, names, setting_of(names), bound=1))
 
 
 @pytest.mark.long
