@@ -200,13 +200,13 @@ class Requests(RuleBasedStateMachine):
         manager, keys = self.manager, self.keys[prompt]
         if "indexer_state" not in self.model.kinds:
             return prompt, None
-        assert isinstance(manager.store, MemoryStore)
-        for name in manager.object_of(keys.digests, keys.salt, "indexer_state", np.arange(GRANULES)):
-            manager.store.objects.pop(name, None)
         if behind:
             self.remake(prompt, count)
         else:
             self.evict("indexer_state", count)
+        assert isinstance(manager.store, MemoryStore)  # whatever was published, live requests' too, was written through
+        for name in manager.object_of(keys.digests, keys.salt, "indexer_state", np.arange(GRANULES)):
+            manager.store.objects.pop(name, None)
         try:
             fill = manager.rebuild_begin(manager.match(keys))
         except Refused as refused:
