@@ -99,13 +99,16 @@ def test_fp8_comes_from_the_instruction_where_there_is_one(kernel: Kernel) -> No
 # -- Each check, held against code that it must refuse -----------------------------------------------------------------
 
 
-def planted(name: str, find: str, replace: str, architecture: str = "sm_90") -> Code:
+def planted(name: str, find: str, replace: str) -> Code:
     """Code of a kernel whose source is changed in one place."""
     kernel = catalogue()[name]
-    text = source_of(kernel)
-    assert text.count(find) == 1, f"{find!r} is {text.count(find)} times in the source of {name}"
-    cubin = nvrtcs()[TABLE_MAJOR].compile(text.replace(find, replace), architecture).cubin
-    return disassembled(cubin)[name]
+    return _changed(kernel.file, source_of(kernel), find, replace)[name]
+
+
+@cache
+def _changed(file: str, text: str, find: str, replace: str) -> dict[str, Code]:
+    assert text.count(find) == 1, f"{find!r} is {text.count(find)} times in what is compiled for {file}"
+    return disassembled(nvrtcs()[TABLE_MAJOR].compile(text.replace(find, replace), "sm_90").cubin)
 
 
 @pytest.mark.parametrize("name", CHANGES_WORDS)
