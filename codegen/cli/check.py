@@ -140,7 +140,8 @@ def _cupy() -> ModuleType:
         cupy.cuda.runtime.getDeviceCount()
     except ImportError as error:
         why = "the engine cupy needs the package 'cupy' and a GPU"
-        raise Misuse(f"kvfsm check: {why}\n  fix: pip install cupy-cuda12x, or --engine c") from error
+        fix = "pip install 'kvfsm[cuda13]' or 'kvfsm[cuda12]', or --engine c"
+        raise Misuse(f"kvfsm check: {why}\n  fix: {fix}") from error
     except RuntimeError as error:
         raise Misuse(f"kvfsm check: the engine cupy finds no GPU ({error})\n  fix: --engine c") from error
     return cupy

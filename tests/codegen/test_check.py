@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -152,7 +154,6 @@ def test_bounds_change_on_the_command_line_and_deep(own: Path, capsys: pytest.Ca
         (["toctou", "--bound", "slots"], "--bound takes NAME=N, such as slots=3, not 'slots'"),
         (["--package", "my-cache"], "--package takes a name to import, such as my_cache, not 'my-cache'"),
         (["--states", "0"], "--states must be more than 0"),
-        (["--engine", "cupy"], "the engine cupy needs the package 'cupy' and a GPU"),
     ],
 )
 def test_wrong_use_is_2_and_says_what_is_right(
@@ -160,6 +161,20 @@ def test_wrong_use_is_2_and_says_what_is_right(
 ) -> None:
     assert main(["check", *arguments, "--spec", str(own)]) == 2
     assert says in capsys.readouterr().err
+
+
+WITHOUT_A_GPU = Mock(**{"cuda.runtime.getDeviceCount.side_effect": RuntimeError("no driver")})
+
+
+@pytest.mark.parametrize("module", [None, WITHOUT_A_GPU], ids=["not installed", "no GPU"])
+def test_the_engine_cupy_says_what_it_lacks(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", module)  # None: as if it were not installed
+    assert main(["check", "--engine", "cupy", "--spec", str(own)]) == 2
+    says = capsys.readouterr().err
+    assert "--engine c" in says
+    assert ("needs the package 'cupy' and a GPU" if module is None else "finds no GPU (no driver)") in says
 
 
 @pytest.mark.parametrize(

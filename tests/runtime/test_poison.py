@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime import publication
 from kvfsm.runtime.admission import Admission
 from kvfsm.runtime.audit import audit
 from kvfsm.runtime.errors import Broken, Poisoned, Refused
@@ -116,6 +117,7 @@ ANSWERS_ANYWAY: Mapping[tuple[type, str], str] = {
     (Manager, "metadata_bytes"): "counts memory",
     (Manager, "keys"): "of tokens alone",
     (Manager, "check_keys"): "of the keys alone",
+    (RequestTable, "check_keys"): "of the keys and whose a row is",
     (Manager, "object_of"): "names of objects",
     (Manager, "site"): "of the stack alone",
     (Ticket, "join"): "a part of larger steps",
@@ -248,7 +250,7 @@ def test_a_failed_assertion_poisons_and_goes_to_its_caller(monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise AssertionError("the index is upside down")
 
-    monkeypatch.setattr(manager.core, "check_chain", fail)
+    monkeypatch.setattr(publication, "check_chain", fail)
     fill = manager.reserve(keys, 0, 1)
     with pytest.raises(AssertionError, match="upside down") as first:
         manager.publish(fill)
@@ -266,7 +268,7 @@ def test_an_error_that_leaves_work_half_done_poisons(monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise OSError("out of memory")
 
-    monkeypatch.setattr(manager.core, "place", fail)  # sealed by then, and nobody's
+    monkeypatch.setattr(publication, "place", fail)  # sealed by then, and nobody's
     with pytest.raises(OSError, match="out of memory"):
         manager.publish(fill)
     with pytest.raises(Poisoned, match="S1 broke in publish"):
@@ -279,7 +281,7 @@ def test_an_error_that_leaves_everything_in_order_poisons_nothing(monkeypatch: p
     keys = keys_of(manager)
     fill = manager.reserve(keys, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(manager.core, "check_chain", lambda *_: 1 / 0)
+        patch.setattr(publication, "check_chain", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             manager.publish(fill)
     manager.publish(fill)
@@ -293,7 +295,7 @@ def test_an_interrupt_in_the_middle_poisons(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manager.core, "check_chain", interrupt)
+    monkeypatch.setattr(publication, "check_chain", interrupt)
     with pytest.raises(KeyboardInterrupt):
         manager.publish(manager.reserve(keys, 0, 1))
     with pytest.raises(Poisoned, match=r"all or nothing broke in publish.*KeyboardInterrupt"):

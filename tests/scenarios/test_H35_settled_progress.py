@@ -23,7 +23,7 @@ def scenario(bench: Any, open_store: Any) -> None:
         bench.tail(4, BLOCK, (1,)), scores="raw",
     )  # fmt: skip
     store = open_store(profile)
-    manager = bench.manager(profile, 8, store=store)
+    manager = bench.manager(profile, 8, store=store, writes="none")  # what is stored when is asked for
     keys = manager.keys(bench.tokens(50))
     names = manager.object_of(keys.digests, keys.salt, KV, np.arange(3))
 

@@ -40,7 +40,7 @@ STATES = {
     "match": 2132,
     "pack": 6897,
     "publish": 51932,
-    "queue": 45370,
+    "queue": 129368,
     "read": 16544,
     "reopen": 46,
     "reset": 30872,
