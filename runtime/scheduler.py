@@ -21,10 +21,10 @@ A ``Work`` without a row computes indexer keys that the cache lacks, before its 
 ``publish`` the request once they are written. Until then it waits for the engine, and does not run.
 
 Who goes back has its whole granules published, so an engine has launched what ``schedule`` returned before it decodes,
-publishes, preempts or schedules again; what it can't launch it cancels. Work that ``schedule`` granted and has not returned yet
-counts as computed by nobody: it is not published, and its request does not decode; what was computed before it is kept,
-except of a window of blocks what slid out for it, unless that was published. Drafts and rollbacks go through
-here as well, and not through the request table, which knows nothing of keys.
+publishes, preempts or schedules again; what it can't launch it cancels. Work that ``schedule`` granted and has not
+returned yet counts as computed by nobody: it is not published, and its request does not decode; what was computed
+before it is kept, except of a window of blocks what slid out for it, unless that was published. Drafts and rollbacks go
+through here as well, and not through the request table, which knows nothing of keys.
 
 Who is published is found by its keys, which grow with it: give ``tokens=`` to ``decode`` and ``accept``, or extend
 ``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
