@@ -146,23 +146,30 @@ class DeviceWords:
                 slots = np.flatnonzero(found.unsent)
                 values = found.words[slots]
                 found.unsent[slots] = False
-            most = self._refused.pointer.bytes
-            for begin in range(0, len(slots), most):
-                some = slots[begin : begin + most].astype(np.uint32)
-                count = np.array([len(some)], np.uint32)
-                sent = self._outbox.send(count, some, values[begin : begin + most])
-                own = self.of(kind)
-                plan = words.put_words_plan(
-                    kind,
-                    words=own,
-                    slot_count=own.bytes // 8,
-                    count=sent[0],
-                    values_max=len(some),
-                    slots=sent[1],
-                    values=sent[2],
-                    refusals=self._refused.pointer,
-                )
-                self._launcher.launch(plan)
+            try:
+                self._put(kind, slots, values)
+            except BaseException:
+                with self._lock:  # the device has the old words: a launch would look at those
+                    found.unsent[slots] = True
+                raise
+
+    def _put(self, kind: str, slots: Slots, values: npt.NDArray[np.uint64]) -> None:
+        own, most = self.of(kind), self._refused.pointer.bytes
+        for begin in range(0, len(slots), most):
+            some = slots[begin : begin + most].astype(np.uint32)
+            count = np.array([len(some)], np.uint32)
+            sent = self._outbox.send(count, some, values[begin : begin + most])
+            plan = words.put_words_plan(
+                kind,
+                words=own,
+                slot_count=own.bytes // 8,
+                count=sent[0],
+                values_max=len(some),
+                slots=sent[1],
+                values=sent[2],
+                refusals=self._refused.pointer,
+            )
+            self._launcher.launch(plan)
 
     @contextmanager
     def pinned(self, kind: str, slots: Slots, expected: npt.NDArray[Any]) -> Iterator[Pins]:

@@ -257,6 +257,24 @@ def test_a_slot_that_nobody_may_read_is_refused_by_the_launch() -> None:
     assert Refusal(code) is Refusal.BUSY and found.shape == (3, pool.arena.stride)
 
 
+def test_words_whose_launch_failed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world()
+    publish(here.manager)
+    launch = here.launcher.launch
+
+    def fail(plan: LaunchPlan) -> None:
+        if plan.kernel.name == "put_words":
+            raise OSError("the device is busy")
+        launch(plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.launcher, "launch", fail)
+        with pytest.raises(OSError, match="busy"):
+            here.backend.send_words()
+    here.backend.send_words()
+    check_words(here)
+
+
 def test_a_word_that_the_device_kept_is_sent_again() -> None:
     """As after ``put_words`` found a pin there of somebody's launch."""
     here, table = world(), KINDS["compressed_kv"]
