@@ -9,10 +9,9 @@
 #ifndef KVFSM_DEVICE_CUH
 #define KVFSM_DEVICE_CUH
 
-typedef int kv_i32;
 typedef uint4 kv_vec16;  // .x .y .z .w, lowest address first
 
-static_assert(sizeof(kv_i32) == 4 && sizeof(kv_vec16) == 16, "the dialect names widths");
+static_assert(sizeof(kv_vec16) == 16, "the dialect names widths");
 
 constexpr kv_u32 kWarpLanes = 32;
 constexpr kv_u32 kWholeWarp = 0xFFFFFFFFu;  // mask of all lanes
@@ -90,11 +89,6 @@ __device__ __forceinline__ void kv_store1_relaxed(kv_u8* address, kv_u8 value) {
 #else
   asm volatile("st.relaxed.gpu.global.u8 [%0], %1;" : : "l"(address), "r"((kv_u32)value) : "memory");
 #endif
-}
-
-// Whether both addresses (or strides) are multiples of 16.
-__device__ __forceinline__ bool kv_aligned16(kv_u64 first, kv_u64 second) {
-  return ((first | second) & 15ULL) == 0;
 }
 
 // -- Ordered atomics --------------------------------------------------------------------------------------------------
