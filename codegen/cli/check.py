@@ -173,7 +173,7 @@ def chosen(spec: Spec, wanted: Sequence[str], asked: Sequence[str], *, deep: boo
 
 def _bound(text: str) -> tuple[str, int]:
     name, sign, value = text.partition("=")
-    if not sign or not name or not value.strip().isdigit():
+    if not sign or not name or not value.strip().isdecimal():
         raise Misuse(f"kvfsm: --bound takes NAME=N, such as slots=3, not '{text}'")
     return name.strip(), int(value)
 

@@ -152,6 +152,7 @@ def test_bounds_change_on_the_command_line_and_deep(own: Path, capsys: pytest.Ca
         (["--bound", "slotz=3"], "no protocol has a bound 'slotz'; use one of: readers, slots (closest: slots)"),
         (["toctou", "--bound", "slots=65"], "E116 the slots of instance 'block' is 65"),
         (["toctou", "--bound", "slots"], "--bound takes NAME=N, such as slots=3, not 'slots'"),
+        (["toctou", "--bound", "slots=²"], "--bound takes NAME=N, such as slots=3, not 'slots=²'"),
         (["--package", "my-cache"], "--package takes a name to import, such as my_cache, not 'my-cache'"),
         (["--states", "0"], "--states must be more than 0"),
     ],
