@@ -5,13 +5,16 @@
 
 The manager stays as it is. Slots that lie in host memory are copied by the references, as ``NumpyBackend`` does it.
 
-All memory that launches need is made when the backend is, or when a manager's pools are; no launch makes any. Calls
-copy between host and device, so that none belongs into the capture of a graph: launch by plans what is captured.
+All memory of the launcher that launches need is made when the backend is, or when a manager's pools are; a call makes
+no more than a mark of where its launches end. Calls copy between host and device, so that none belongs into the capture
+of a graph: launch by plans what is captured.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.arena import RemoteBytes, RemoteMemory
+from ..runtime.arena import RemoteBytes, RemoteMemory, check_slots
 from ..runtime.layout import Layout
 from ..runtime.lease import Done
 from ..runtime.table import Fired
@@ -28,10 +31,11 @@ from . import copies
 from . import packed as packed_form
 from .device_words import DeviceWords, Pins
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
-from .outbox import ALIGNMENT, Outbox
-from .reference import NumpyBackend
+from .outbox import ALIGNMENT
+from .reference import NumpyBackend, check_shape, fitting, slot_ids
 
 if TYPE_CHECKING:
+    from ..runtime.core import Core
     from ..runtime.pool import Pool
     from ..runtime.profile import Profile
 
@@ -52,15 +56,12 @@ BY_THE_ENGINE = ("compress", "compress_index_key")
 
 
 class KernelBackend:
-    """Kernels over slots in a launcher's memory.
+    """Kernels over slots in a launcher's memory, of one manager at a time.
 
     Args:
         launcher: carries the launches out.
         staged_bytes: of the buffer through which bytes go between host and device; more are copied in turns.
         entries: slots of one launch at most; more take several.
-
-    Attributes:
-        words: the state words in the launcher's memory, for launches of one's own.
 
     Raises:
         ValueError: no room for one entry of 16 bytes.
@@ -78,28 +79,39 @@ class KernelBackend:
         self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
         self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
-        self._outbox = Outbox(launcher, entries * DeviceWords.entry_bytes() + 16 * ALIGNMENT)
-        self._pools: Mapping[str, Pool] = {}
-        self._arenas: list[Buffer] = []  # that were handed out
-        self.words = DeviceWords(launcher, entries, self._outbox)
+        self._outbox = DeviceWords.outbox(launcher, entries)
+        self._words: DeviceWords | None = None
+        self._core: Callable[[], Core | None] = lambda: None  # of the manager, whose memory it doesn't keep
 
-    def arenas(self, profile: Profile, slots: Mapping[str, int]) -> dict[str, RemoteMemory]:
-        """Memory for so many slots of each kind, for ``buffers=`` of a manager; it lives as long as the backend.
+    @property
+    def words(self) -> DeviceWords:
+        """The state words in the launcher's memory, for launches of one's own; others once memory is allocated anew.
 
         Raises:
+            ValueError: no manager has the backend yet.
+        """
+        if self._words is None:
+            raise ValueError("there are no words yet; make a manager with the backend")
+        return self._words
+
+    def arenas(self, profile: Profile, slots: Mapping[str, int]) -> dict[str, RemoteMemory]:
+        """Memory for so many slots of each kind, for ``buffers=`` of a manager.
+
+        It is given back when neither this answer nor an arena of a manager has it any more. Pointers keep nothing.
+
+        Raises:
+            ValueError: a kind that the profile doesn't have, or a number of slots that is none.
             LaunchRefused: a layout whose parts can't be copied 16 bytes at a time.
         """
         made = {}
         for kind, count in slots.items():
+            if kind not in profile.layouts:
+                raise ValueError(f"memory is asked for {kind!r}; fix: use kinds of {', '.join(profile.layouts)}")
             layout = profile.layouts[kind]
-            for part in layout.parts:
-                if part.offset % ALIGNMENT or part.payload_bytes % ALIGNMENT or layout.slot_bytes % ALIGNMENT:
-                    where = f"{kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
-                    what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
-                    raise LaunchRefused(f"{what}; fix: use multiples of {ALIGNMENT}")
-            buffer = self.launcher.empty((max(1, count * layout.slot_bytes),), np.uint8)
-            self._arenas.append(buffer)
-            made[kind] = RemoteMemory(buffer.pointer.address, count * layout.slot_bytes)
+            _check_layout(layout)
+            size = check_slots(kind, count) * layout.slot_bytes
+            buffer = self.launcher.empty((max(1, size),), np.uint8)
+            made[kind] = RemoteMemory(buffer.pointer.address, size, buffer)
         return made
 
     # ---- what every backend does ----------------------------------------------------------------------------------
@@ -108,10 +120,11 @@ class KernelBackend:
         """The bytes of some slots in new host memory. Reads and writes n x slot bytes, then brings them to the host."""
         if not isinstance(arena, RemoteBytes):
             return self._host.gather(arena, slots)
-        found = np.empty((len(slots), *arena.shape[1:]), np.uint8)
+        numbers = slot_ids(arena, slots)
+        found = np.empty((len(numbers), *arena.shape[1:]), np.uint8)
         with self._launches():
-            for some in _slices(len(slots), self._entries):
-                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+            for some in _slices(len(numbers), self._entries):
+                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
                 self._gather(arena, ids, found[some])
         return found
 
@@ -120,10 +133,11 @@ class KernelBackend:
         if not isinstance(arena, RemoteBytes):
             self._host.scatter(arena, slots, data)
             return
-        rows = np.ascontiguousarray(data).reshape(len(slots), -1)
+        numbers = slot_ids(arena, slots)
+        rows = fitting(arena, numbers, data).reshape(len(numbers), arena.item_bytes)
         with self._launches():
-            for some in _slices(len(slots), self._entries):
-                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+            for some in _slices(len(numbers), self._entries):
+                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
                 for turn, columns in self._turns(arena, some.stop - some.start):
                     own = np.ascontiguousarray(rows[some][turn, columns])
                     self._staged.write(own.reshape(-1))
@@ -136,9 +150,10 @@ class KernelBackend:
         if not isinstance(arena, RemoteBytes):
             self._host.scrub(arena, slots)
             return
+        numbers = slot_ids(arena, slots)
         with self._launches():
-            for some in _slices(len(slots), self._entries):
-                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+            for some in _slices(len(numbers), self._entries):
+                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
                 where = _whole(arena), arena.stride, len(arena), ids
                 self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
 
@@ -154,9 +169,11 @@ class KernelBackend:
 
     def copy_slots(self, target: Any, to: Slots, source: Any, slots: Slots) -> None:
         """Reads and writes n x slot bytes twice: they go through the staged buffer, and not to the host."""
+        numbers, targets = slot_ids(source, slots), slot_ids(target, to)
+        check_shape(target, targets, (len(numbers), *source.shape[1:]))
         with self._launches():
-            for some in _slices(len(slots), self._entries):
-                ids, others = self._outbox.send(slots[some].astype(np.int32), to[some].astype(np.int32))
+            for some in _slices(len(numbers), self._entries):
+                ids, others = self._outbox.send(numbers[some].astype(np.int32), targets[some].astype(np.int32))
                 for turn, columns in self._turns(source, some.stop - some.start):
                     count, size, first = turn.stop - turn.start, columns.stop - columns.start, 4 * turn.start
                     read = _columns(source, columns), source.stride, len(source), ids.skip(first)
@@ -171,10 +188,10 @@ class KernelBackend:
         room = min(self._entries, self._staged.pointer.bytes // stride)
         if not room:
             return self._host.pack(layout, self.gather(arena, slots), lossy)
-        blobs = []
+        numbers, blobs = slot_ids(arena, slots), []
         with self._launches():
-            for some in _slices(len(slots), room):
-                (ids,) = self._outbox.send(slots[some].astype(np.int32))
+            for some in _slices(len(numbers), room):
+                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
                 count = some.stop - some.start
                 where = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
                 plan = packed_form.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
@@ -189,18 +206,21 @@ class KernelBackend:
         """Brings the packed bytes to the device, reads them, writes n x slot bytes.
 
         Raises:
-            ValueError: a string that ``pack_slots`` did not make for this layout; nothing was written.
+            ValueError: a string that ``pack_slots`` did not make for this layout, or not one for each slot; nothing was
+                written.
         """
         cut, table = self._cut_of(layout)
         found = [
             packed_form.unwrapped(layout, blob, f"packed slot {n} of {len(packed)}") for n, blob in enumerate(packed)
         ]
+        numbers = slot_ids(arena, slots)
+        check_shape(arena, numbers, (len(found), layout.slot_bytes))
         ends = np.cumsum([len(one.body) + -len(one.body) % packed_form.ALIGNMENT for one in found])
         if len(found) and np.diff(ends, prepend=0).max() > self._staged.pointer.bytes:
-            self.scatter(arena, slots, self._host.expand(layout, packed))
+            self.scatter(arena, numbers, self._host.expand(layout, packed))
             return
         if sum(part.payload_bytes for part in layout.parts) < layout.slot_bytes:
-            self.scrub(arena, slots)  # no kernel writes what lies between parts
+            self.scrub(arena, numbers)  # no kernel writes what lies between parts
         with self._launches():
             for some in self._fitting(ends):
                 first = int(ends[some.start - 1]) if some.start else 0
@@ -210,44 +230,70 @@ class KernelBackend:
                     bodies[begin : begin + len(one.body)] = np.frombuffer(one.body, np.uint8)
                 self._staged.write(bodies)
                 forms = np.array([one.lossy for one in found[some]], np.uint8)
-                ids, where, lossy = self._outbox.send(slots[some].astype(np.int32), begins[:-1], forms)
+                ids, where, lossy = self._outbox.send(numbers[some].astype(np.int32), begins[:-1], forms)
                 place = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
                 self.launcher.launch(packed_form.expand_plan(cut, place, self._staged.pointer, where, lossy))
 
-    def watch(self, pools: Mapping[str, Pool]) -> None:
-        """Follow these pools from now on. Makes memory for their words."""
+    def watch(self, core: Core, pools: Mapping[str, Pool]) -> Callable[[], None]:
+        """Make memory for the words of these pools; they are followed from the call of what is returned on.
+
+        Waits for what was launched: memory of before may go then.
+
+        Raises:
+            ValueError: another manager has the backend.
+            LaunchRefused: as ``arenas``.
+        """
+        if self._is_anothers(core):
+            gc.collect()  # a manager that nobody has any more refers to itself, and is there until this
+            if self._is_anothers(core):
+                raise ValueError("the backend serves another manager; fix: make one for each, or let go of the other")
+        for pool in pools.values():
+            if pool.arena.is_remote:
+                _check_layout(pool.arena.layout)
         with self._launches():
-            self._pools = pools
-            self.words.watch(pools)
+            words = DeviceWords(self.launcher, self._entries, self._outbox, pools)
             for pool in pools.values():
                 if set(WITH_BYTES) & set(pool.table.KERNELS.values()):
                     self._cut_of(pool.arena.layout)
+            self.launcher.synchronise()
+
+        def follow() -> None:
+            words.begin(pools)
+            self._words, self._core = words, weakref.ref(core)
+
+        return follow
 
     def fired(self, fired: Fired) -> None:
         """Note what became of the words, and run the kernel that the spec names for the event, where it runs now."""
-        pool = self._pools.get(fired.machine)
-        applied = fired.codes == 0
-        if pool is None or fired.held or not applied.any():
+        core, applied = self._core(), fired.codes == 0
+        if core is None or fired.held or not applied.any():
             return
-        slots = fired.slots[applied]
+        pool, slots = core.pools[fired.machine], fired.slots[applied]
         self.words.note(pool.kind, slots, fired.after[applied].view(np.uint64))
         act = self._acts.get(pool.table.KERNELS.get(fired.event, ""))
         if act is not None:
             act(self, pool, slots, [np.broadcast_to(one, fired.slots.shape)[applied] for one in fired.arguments])
 
     def read(self, kind: str, arena: Any, slots: Slots, expected: npt.NDArray[Any]) -> tuple[Bytes, int]:
-        """As ``gather``, of leased slots: pinned on the device, copied with a look at their words, given back."""
+        """As ``gather``, of leased slots: pinned on the device, copied with a look at their words, given back.
+
+        Raises:
+            IndexError: as ``gather``.
+            ValueError: not a generation for each slot.
+            TypeError: generations that are no whole numbers.
+        """
+        numbers, generations = slot_ids(arena, slots), _generations(slots, expected)
         if not isinstance(arena, RemoteBytes):
-            return self._host.gather(arena, slots), 0
-        found = np.empty((len(slots), *arena.shape[1:]), np.uint8)
+            return self._host.gather(arena, numbers), 0
+        found = np.empty((len(numbers), *arena.shape[1:]), np.uint8)
         for _ in range(2):
             with self._launches():
                 self.words.send()
-                code = self._read(kind, arena, slots, expected, found)
+                code = self._read(kind, arena, numbers, generations, found)
             if not code:
                 break
             # A word stays as it was while some launch of others has a pin that the host's word doesn't bear.
-            self.words.send_again(kind, slots)
+            self.words.send_again(kind, numbers)
         return found, code
 
     def ended(self) -> Done | None:
@@ -282,6 +328,9 @@ class KernelBackend:
         "revalidate": _revalidate,
         "scrub": _scrub,
     }
+
+    def _is_anothers(self, core: Core) -> bool:
+        return self._core() not in (None, core)
 
     # ---- launches ---------------------------------------------------------------------------------------------------
 
@@ -348,6 +397,25 @@ def _slices(count: int, most: int) -> Iterator[slice]:
     """[0, count) in pieces of at most ``most``."""
     for begin in range(0, count, max(1, most)):
         yield slice(begin, min(begin + most, count))
+
+
+def _check_layout(layout: Layout) -> None:
+    """Raise LaunchRefused unless slots can be copied 16 bytes at a time."""
+    for part in layout.parts:
+        if part.offset % ALIGNMENT or part.payload_bytes % ALIGNMENT or layout.slot_bytes % ALIGNMENT:
+            where = f"{layout.kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
+            what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
+            raise LaunchRefused(f"{what}; fix: use multiples of {ALIGNMENT}")
+
+
+def _generations(slots: Slots, expected: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """A generation for each of some slots; one that no slot is ever in is taken as it is."""
+    generations = np.asarray(expected)
+    if generations.size and generations.dtype.kind not in "iu":
+        raise TypeError(f"generations are given as {generations.dtype}; fix: pass whole numbers")
+    if generations.shape != (len(slots),):
+        raise ValueError(f"{len(slots)} slots are given generations {list(generations.shape)}; fix: pass one each")
+    return generations.astype(np.int64)
 
 
 def _whole(arena: RemoteBytes) -> Pointer:

@@ -119,10 +119,29 @@ def answers(
     return found
 
 
+def draining(kind: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which words have pins, in a state that nobody else may read, such as EXPIRED: bool [n].
+
+    >>> from ..runtime.generated.swa_window import LAYOUT
+    >>> from ..runtime.generated.swa_window import SwaWindowState as State
+    >>> fields = {"state": State.RESIDENT, "pins": 1}, {"state": State.EXPIRED, "pins": 1}, {"state": State.EXPIRED}
+    >>> draining("swa_window", np.array([LAYOUT.pack(**some) for some in fields], np.uint64)).tolist()
+    [False, True, False]
+    """
+    without, with_some = _by_state(kind) == 0
+    state = _field(kind, "state", words)
+    found: npt.NDArray[np.bool_] = (_field(kind, "pins", words) > 0) & with_some[state] & ~without[state]
+    return found
+
+
+def _field(kind: str, name: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    bits = KINDS[kind].LAYOUT.field(name)
+    return (words >> np.uint64(bits.shift) & np.uint64(bits.mask)).astype(np.int64)
+
+
 def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entries: npt.NDArray[np.intp]) -> Codes:
     def field(name: str) -> npt.NDArray[np.int64]:
-        bits = KINDS[check.kind].LAYOUT.field(name)
-        return (words >> np.uint64(bits.shift) & np.uint64(bits.mask)).astype(np.int64)
+        return _field(check.kind, name, words)
 
     codes = _by_state(check.kind)[(field("pins") > 0).astype(np.intp), field("state")]
     if check.side == Side.WRITER:

@@ -6,20 +6,28 @@ They lie in memory of the host, or in memory that it can't touch, such as a GPU'
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .layout import Layout, Part
 
+REMOTE_ALIGNMENT = 16
+"""Of memory that the host can't touch, in bytes: the widest access of those who can."""
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteMemory:
-    """Memory that the host can't touch, such as a GPU's: ``size`` bytes from ``address`` on."""
+    """Memory that the host can't touch, such as a GPU's: ``size`` bytes from ``address`` on.
+
+    ``owner`` is kept as long as this, and arenas in it, are there: what gives the memory back when it goes.
+    """
 
     address: int
     size: int
+    owner: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +67,12 @@ class Arena:
         base_alignment: alignment of the first byte of own memory.
 
     Raises:
-        ValueError: a given buffer is too small or read-only.
+        ValueError: ``slots`` is no whole number, or a given buffer is too small, read-only or, where the host can't
+            touch it, not aligned to ``REMOTE_ALIGNMENT``.
+        TypeError: ``buffer`` is no memory.
     """
 
-    __slots__ = ("layout", "region")
+    __slots__ = ("_owner", "layout", "region")
 
     def __init__(
         self,
@@ -72,18 +82,23 @@ class Arena:
         buffer: NDArray[np.uint8] | bytearray | memoryview | RemoteMemory | None = None,
         base_alignment: int = 4096,
     ) -> None:
+        slots = check_slots(layout.kind, slots)
         size = slots * layout.slot_bytes
         self.layout = layout
         self.region: Region
+        self._owner = buffer.owner if isinstance(buffer, RemoteMemory) else None
         if isinstance(buffer, RemoteMemory):
             if buffer.size < size:
                 raise ValueError(f"{layout.kind}: buffer of {buffer.size} bytes; give {size} writable bytes")
+            if buffer.address % REMOTE_ALIGNMENT:
+                what = f"{layout.kind}: the memory begins at {buffer.address:#x}"
+                raise ValueError(f"{what}; give memory whose address is a multiple of {REMOTE_ALIGNMENT}")
             self.region = RemoteBytes(buffer.address, (slots, layout.slot_bytes), layout.slot_bytes)
             return
         if buffer is None:
             flat = _aligned(size, base_alignment)
         else:
-            flat = np.frombuffer(buffer, np.uint8)
+            flat = _as_bytes(layout.kind, buffer)
             if flat.size < size or not flat.flags.writeable:
                 raise ValueError(f"{layout.kind}: buffer of {flat.size} bytes; give {size} writable bytes")
         self.region = flat[:size].reshape(slots, layout.slot_bytes)
@@ -137,6 +152,21 @@ class Arena:
         """Whether two arenas have a byte in common; addresses on host and device are taken as of one space."""
         ends = self.base + len(self) * self.stride, other.base + len(other) * other.stride
         return max(self.base, other.base) < min(ends)
+
+
+def check_slots(kind: str, slots: Any) -> int:
+    """So many slots of a kind; raises ValueError for what is no whole number of at least 0."""
+    if isinstance(slots, bool) or not isinstance(slots, int | np.integer) or slots < 0:
+        raise ValueError(f"{slots!r} slots of {kind}; give a whole number of at least 0")
+    return int(slots)
+
+
+def _as_bytes(kind: str, buffer: Any) -> NDArray[np.uint8]:
+    try:
+        return np.frombuffer(buffer, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        what = f"the buffer of {kind} is a {type(buffer).__name__}: {error}"
+        raise TypeError(f"{what}; give contiguous memory of the host, or RemoteMemory") from error
 
 
 def _aligned(size: int, alignment: int) -> NDArray[np.uint8]:

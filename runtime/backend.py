@@ -6,7 +6,7 @@ have ended. The manager asks for it where there is one; for a backend of the hos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from .lease import Done
 from .table import Fired
 
 if TYPE_CHECKING:
+    from .core import Core
     from .pool import Pool
 
 Bytes = npt.NDArray[np.uint8]
@@ -62,8 +63,16 @@ class Backend(Protocol):
 class Device(Protocol):
     """What a backend has besides whose kernels look at the slots' words, and end after the call that launched them."""
 
-    def watch(self, pools: Mapping[str, Pool]) -> None:
-        """These are words and bytes of each kind from now on. The caller holds the manager's lock."""
+    def watch(self, core: Core, pools: Mapping[str, Pool]) -> Callable[[], None]:
+        """Make ready to follow words and bytes of these pools, instead of those of ``core`` until now.
+
+        All that can fail is done here, when what was launched has ended, and changes nothing. Calling what is returned
+        can't fail: they are the pools of ``core`` then, and are followed. The caller holds the manager's lock.
+
+        Raises:
+            ValueError: another manager has the device.
+            Exception: there is no memory for that, say.
+        """
         ...
 
     def fired(self, fired: Fired) -> None:

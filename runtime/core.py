@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
-from .arena import Arena, RemoteMemory
+from .arena import Arena, RemoteMemory, check_slots
 from .errors import Refused
 from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
@@ -47,7 +47,9 @@ class Core:
         isolation: clears slots that go to another tenant; None: nobody does.
 
     Raises:
-        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, or two kinds share memory.
+        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, a count is none, or two kinds share
+            memory, or some can't be used.
+        TypeError: ``slots`` or ``buffers`` are no mappings.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
 
@@ -88,6 +90,7 @@ class Core:
     def make_pools(self, slots: Mapping[str, int], buffers: Buffers) -> dict[str, Pool]:
         """Pools of free slots, by kind; nothing is changed. Raises as the constructor does."""
         rules = rules_of(self.profile)
+        _check_by_kind("slots", slots)
         if set(slots) != set(rules):
             raise ValueError(f"slots are given for {sorted(slots)}; {self.profile.name} has {sorted(rules)}")
         arenas = self.make_arenas(slots, buffers)
@@ -111,12 +114,13 @@ class Core:
 
     def make_arenas(self, slots: Mapping[str, int], buffers: Buffers) -> dict[str, Arena]:
         """Memory for so many slots, by kind; nothing is changed. Raises as the constructor does."""
+        _check_by_kind("buffers", buffers)
         if not set(buffers) <= set(slots):
             raise ValueError(f"buffers are given for {sorted(buffers)}; {self.profile.name} has {sorted(slots)}")
         arenas: dict[str, Arena] = {}
         for kind, count in slots.items():
             layout = self.profile.layouts[kind]
-            layout.check_pool(count, self.profile.offset_bits)
+            layout.check_pool(check_slots(kind, count), self.profile.offset_bits)
             arena = Arena(layout, count, buffer=buffers.get(kind))
             for other, earlier in arenas.items():
                 if arena.overlaps(earlier):
@@ -501,3 +505,8 @@ class Core:
             slots = np.fromiter(self.cold_bytes, np.intp, len(self.cold_bytes))
             for slot in slots[pool.in_state(slots, "free")].tolist():
                 del self.cold_bytes[slot]
+
+
+def _check_by_kind(name: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name}={given!r}; give a mapping whose keys are kinds, or leave it out")

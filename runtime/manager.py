@@ -93,7 +93,9 @@ class Manager:
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, ``kinds`` names one that is none,
-            two kinds share memory, or an option is out of its range.
+            two kinds share memory, some memory can't be used, an option is out of its range, or the backend's device
+            serves another manager.
+        TypeError: ``slots`` or ``buffers`` are no mappings.
         OtherNamespace: the store keeps objects of another model, layout or meaning of scores.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
@@ -134,7 +136,8 @@ class Manager:
         clearing = self.isolation if scrub == "tenant" else None
         self.device = backend if isinstance(backend, Device) else None
         tell_pools = told(tell, None if self.device is None else self.device.fired)
-        self.core = Core(profile, slots, cold, self.window, buffers or {}, tell_pools, kinds, clearing)
+        memory = {} if buffers is None else buffers
+        self.core = Core(profile, slots, cold, self.window, memory, tell_pools, kinds, clearing)
         self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
@@ -143,8 +146,10 @@ class Manager:
             lock(), lambda: audit(self).violations, None if trace is None else trace.last, self._tell_room
         )
         self._on_event, self._trace, self._recorder = on_event, trace, recorder
-        self._watch_pools()
+        self._record_pools()
         self._watch([self.memory.table])
+        if self.device is not None:
+            self.device.watch(self.core, self.core.pools)()
         self.clock = clock or itertools.count(1).__next__
         self.time = 0  # what the clock said last
         self.now = now
@@ -547,29 +552,33 @@ class Manager:
         Args:
             slots: of each kind. The pools then begin empty, answers are stale, and slots beyond are never named again.
                 None: as many as before, and what is cached goes along, byte by byte.
-            buffers: memory for the arenas, by kind; own memory where there is none.
+            buffers: memory for the arenas, by kind; own memory where there is none. What was handed in before is let
+                go.
             void: take away what leases, fills and live requests hold. Using one of them afterwards is refused (STALE),
                 a row of before holds no request. Their holders must not be in a call meanwhile.
 
         Raises:
             Refused: PINNED under a launch, a transfer, a reservation or a reader on the device that has not ended;
                 without ``void``, under anything that is held. RETIRED after the last epoch. Nothing has changed then.
-            ValueError: other kinds than the profile has, two kinds that share memory, or new memory of a kind that
-                overlaps the one that its bytes go along from, and is not that very memory.
+            ValueError: other kinds than the profile has, counts that are none, memory that can't be used, two kinds
+                that share memory, or new memory of a kind that overlaps the one that its bytes go along from, and is
+                not that very memory.
+            TypeError: an argument that is none.
             ProfileError: a pool whose offsets the kernels' ABI can't form.
             Exception: what a transfer engine raises that can't register the new memory, or the backend that can't clear
-                what is set aside in it; nothing has changed then.
+                what is set aside in it, or has no memory for the words; nothing has changed then.
         """
+        if not isinstance(void, bool):
+            raise TypeError(f"void={void!r}; give True or False")
+        memory = {} if buffers is None else buffers
         with self.lock:
             self.unpark()
             if slots is None:
-                move_cached(self, buffers or {}, void)
-                if self.device is not None:
-                    self.device.watch(self.core.pools)
+                move_cached(self, memory, void)
             else:
                 aside = bool(self.core.scratch)
-                begin_empty(self, slots, buffers or {}, void)
-                self._watch_pools()
+                begin_empty(self, slots, memory, void)
+                self._record_pools()
                 if aside:
                     self._set_aside()
             self.matcher = self._make_matcher()
@@ -782,11 +791,9 @@ class Manager:
         if self._recorder is not None:
             self._recorder.watch(tables, self.lock.lock)
 
-    def _watch_pools(self) -> None:
-        """Let the trace and the device know of the words of the pools."""
+    def _record_pools(self) -> None:
+        """Let the trace know of the words of the pools."""
         self._watch([pool.table for pool in self.core.pools.values()])
-        if self.device is not None:
-            self.device.watch(self.core.pools)
 
     def _set_aside(self) -> None:
         self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
@@ -811,8 +818,8 @@ def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples
         raise ValueError(f"scrub={scrub!r}; give 'tenant' or 'none'")
     for name, value in (*counts.items(), *multiples.items()):
         least = int(name in multiples)
-        if value < least:
-            raise ValueError(f"{name}={value}; give a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name}={value!r}; give a whole number of at least {least}")
 
 
 def _even(slots: npt.NDArray[Any]) -> slice | None:

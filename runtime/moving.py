@@ -5,7 +5,7 @@ All that can fail comes before anything has changed. What the memory's own word 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,11 @@ def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
     with _moved_registrations(manager, arenas):
         for kind, arena in arenas.items():  # what can fail comes while all is where it was
             _copy(manager, pools[kind].arena, arena)
+        follow = _made_ready(manager, pools)
     _end_all(manager)
     for kind, arena in arenas.items():
         pools[kind].arena = arena
+    follow()
 
 
 def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, void: bool) -> None:
@@ -77,6 +79,7 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     _check_move(manager, void)
     pools = core.make_pools(slots, buffers)
     with _moved_registrations(manager, {kind: pool.arena for kind, pool in pools.items()}):
+        follow = _made_ready(manager, pools)
         if core.scratch:
             _clear_for_scratch(manager, pools)
     _end_all(manager)
@@ -84,6 +87,7 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     for kind, held in core.scratch.items():
         core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
     core.replace_pools(pools)
+    follow()
     manager.requests.fit()
 
 
@@ -158,6 +162,11 @@ def _moved_registrations(manager: Manager, arenas: Arenas) -> Iterator[None]:
         for registration in moved:
             registration.move(here)
         raise
+
+
+def _made_ready(manager: Manager, pools: Mapping[str, Pool]) -> Callable[[], None]:
+    """What makes the device follow these pools once they are the manager's; what can fail of that is done."""
+    return manager.device.watch(manager.core, pools) if manager.device is not None else lambda: None
 
 
 def _end_all(manager: Manager) -> None:

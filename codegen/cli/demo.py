@@ -195,6 +195,7 @@ def _rounds_here(
         faults += [f"audit: {violation}" for violation in audit.violations]
         if manager.store_failures:
             faults.append(f"the store did not take {manager.store_failures} blocks")
+    del manager  # a backend serves one at a time
     if profile.window is not None:
         rounds.append(window_round(stage, "checkpoint", tell, backend))
         rounds.append(window_round(stage, "none", tell, backend))

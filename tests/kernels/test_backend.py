@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kvfsm.kernels.backend import AT_ITS_EVENT, BY_THE_ENGINE, WITH_A_READ, WITH
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
+from kvfsm.kernels.reading import Check, answers, draining
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.arena import Arena, RemoteBytes, RemoteMemory
 from kvfsm.runtime.backend import Backend, Device
@@ -24,6 +25,7 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import KINDS, Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.layout import Layout, Part
+from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Namespace
@@ -115,11 +117,21 @@ def read(manager: Manager, prompt: list[int] = PROMPT, salt: bytes = b"") -> dic
     answer = manager.match(manager.keys(prompt, salt=salt), len(prompt))
     assert answer.kind == "HIT"
     with manager.acquire(answer) as lease:
-        return {
-            (kind, part.name, part.layer): lease.view(kind, part.name, part.layer).tobytes()
-            for kind in lease.slots
-            for part in PROFILE.layouts[kind].parts
-        }
+        return read_by(lease)
+
+
+def held(manager: Manager) -> Lease:
+    """A lease on all that ``publish`` published."""
+    return manager.acquire(manager.match(manager.keys(PROMPT), len(PROMPT)))
+
+
+def read_by(lease: Lease) -> dict[tuple[str, str, int], bytes]:
+    """All that a lease holds."""
+    return {
+        (kind, part.name, part.layer): lease.view(kind, part.name, part.layer).tobytes()
+        for kind in lease.slots
+        for part in PROFILE.layouts[kind].parts
+    }
 
 
 def numpy_manager(**given: Any) -> Manager:
@@ -187,11 +199,17 @@ def without_pins(kind: str, words: npt.NDArray[np.uint64]) -> list[int]:
 
 
 def check_words(here: World) -> None:
-    """The device's words are the host's, but for pins; of those it has none."""
+    """The device's words are the host's, but for pins; of those it has none.
+
+    Where nobody but those who hold a slot may read it, the device has the word of before, by which they do.
+    """
     for kind, words in words_on_the_device(here).items():
-        host = here.manager.core.pools[kind].table.words
+        table = here.manager.core.pools[kind].table
+        held = draining(kind, table.words)
         assert words.tolist() == without_pins(kind, words)
-        assert words.tolist() == without_pins(kind, host)
+        assert words[~held].tolist() == without_pins(kind, table.words[~held])
+        check = Check(kind, words, table.fields("generation")[held], np.zeros(held.sum(), np.uint8))
+        assert not answers(check, np.flatnonzero(held)).any()
 
 
 def test_words_follow_those_of_the_host() -> None:
@@ -255,6 +273,124 @@ def test_a_slot_that_nobody_may_read_is_refused_by_the_launch() -> None:
     pool = here.manager.core.pools["compressed_kv"]
     found, code = here.backend.read("compressed_kv", pool.arena.region, slots, generations)
     assert Refusal(code) is Refusal.BUSY and found.shape == (3, pool.arena.stride)
+
+
+def endings(kind: str) -> list[str]:
+    """Events after which a sealed slot that is held is read by those who hold it, and by nobody new."""
+    table, found = KINDS[kind], []
+    for name, event in table.EVENTS.items():
+        slot = table.SLOT(table.LAYOUT.pack(state=table.STATES["RESIDENT"], pins=1, generation=1))
+        given = {argument.name: int(argument.name == "expected") for argument in event.given}
+        if slot.fire(name, **given) is None and draining(kind, np.array([slot.word], np.uint64)).any():
+            found.append(name)
+    return found
+
+
+ENDINGS = [(kind, event) for kind in PROFILE.kinds for event in endings(kind)]
+
+
+def test_slots_end_under_their_leases_in_these_ways() -> None:
+    assert set(PROFILE.kinds) == {kind for kind, _ in ENDINGS}
+    assert ("indexer_state", "fall_behind") in ENDINGS and ("swa_window", "expire") in ENDINGS
+
+
+@pytest.mark.parametrize(("kind", "event"), ENDINGS)
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_lease_reads_on_whatever_becomes_of_its_slots(kind: str, event: str, sent: bool) -> None:
+    here, there = world(), numpy_manager()
+    found = []
+    for manager in (here.manager, there):
+        publish(manager)
+        lease, pool = held(manager), manager.core.pools[kind]
+        if sent and manager is here.manager:
+            here.backend.send_words()
+        slots, generations = lease.slots[kind], pool.generations(lease.slots[kind])
+        pool.must(event, slots, "test", expected=generations)
+        found.append(read_by(lease))
+        if manager is here.manager:
+            check_words(here)
+        manager.release(lease)
+    assert found[0] == found[1]
+    pool = here.manager.core.pools[kind]
+    assert not draining(kind, pool.table.words).any()
+    check_words(here)
+    _, code = here.backend.read(kind, pool.arena.region, slots, generations)
+    pin = dict.fromkeys((given.name for given in KINDS[kind].EVENTS["pin"].given), 0)
+    codes = pool.table.pin(slots, **pin | {"expected": generations})
+    assert code and codes.tolist() == [code] * len(slots)  # as the host refuses it
+
+
+def test_a_lease_reads_on_after_a_reset() -> None:
+    here, there = world(), numpy_manager()
+    found = []
+    for manager in (here.manager, there):
+        publish(manager)
+        lease = held(manager)
+        manager.reset()
+        found.append(read_by(lease))
+        if manager is here.manager:
+            assert all(draining(kind, manager.core.pools[kind].table.words).any() for kind in lease.slots)
+            check_words(here)
+        manager.release(lease)
+    assert found[0] == found[1]
+    check_words(here)
+    for kind, slots in lease.slots.items():
+        pool = here.manager.core.pools[kind]
+        _, code = here.backend.read(kind, pool.arena.region, slots, pool.generations(slots))
+        assert Refusal(code) is Refusal.ILLEGAL  # they are free
+    publish(here.manager, seed=1)
+    check_words(here)
+    assert here.manager.audit().ok
+
+
+def test_slots_of_two_leases_are_read_until_the_last_has_gone() -> None:
+    here = world()
+    publish(here.manager)
+    expected = read(here.manager)
+    first, last = held(here.manager), held(here.manager)
+    here.manager.reset()
+    here.manager.release(first)
+    check_words(here)
+    assert read_by(last) == expected
+    here.manager.release(last)
+    check_words(here)
+    assert not any(draining(kind, pool.table.words).any() for kind, pool in here.manager.core.pools.items())
+
+
+def failing(launcher: Recording, kernel: str, *, launched: bool) -> Callable[[LaunchPlan], None]:
+    """``launch`` of a device that loses launches of a kernel, or carries them out and says that it did not."""
+    launch = launcher.launch
+
+    def fail(plan: LaunchPlan) -> None:
+        lost = plan.kernel.name == kernel
+        if not lost or launched:
+            launch(plan)
+        if lost:
+            raise OSError("the device is busy")
+
+    return fail
+
+
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize("kernel", ["validate_pin", "gather", "unpin"])
+def test_no_pin_stays_on_the_device_whatever_launch_fails(
+    kernel: str, launched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world(slots=dict.fromkeys(PROFILE.kinds, 3))
+    publish(here.manager)
+    lease = held(here.manager)
+    with monkeypatch.context() as patch:
+        patch.setattr(here.launcher, "launch", failing(here.launcher, kernel, launched=launched))
+        with pytest.raises(OSError, match="busy"):
+            lease.view("compressed_kv", "entries", 2)
+    here.manager.release(lease)
+    here.manager.reset()
+    publish(here.manager, seed=1)  # into the same slots
+    check_words(here)
+    there = numpy_manager()
+    publish(there, seed=1)
+    assert read(here.manager) == read(there)
+    check_words(here)
 
 
 def test_words_whose_launch_failed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,7 +672,7 @@ def test_the_host_does_not_touch_what_it_can_not() -> None:
         Arena(layout, 5, buffer=RemoteMemory(4096, 4 * layout.slot_bytes))
     assert arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 3 * layout.slot_bytes, layout.slot_bytes)))
     assert not arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 4 * layout.slot_bytes, layout.slot_bytes)))
-    assert not arena.overlaps(Arena(layout, 0, buffer=RemoteMemory(4200, 0)))
+    assert not arena.overlaps(Arena(layout, 0, buffer=RemoteMemory(4208, 0)))
 
 
 def test_every_lease_is_pinned_by_its_generation_first() -> None:

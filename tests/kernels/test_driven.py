@@ -196,7 +196,7 @@ def test_the_demo_over_kernels_leaves_what_it_leaves_over_numpy(
 
     def kept(profile: Profile, **options: Any) -> Manager:
         if made:
-            left[-1].append(contents(made[-1]))  # as it was when the next one comes
+            left[-1].append(contents(made.pop()))  # as it was when the next one comes, to whom the backend goes
         made.append(make(profile, **options))
         return made[-1]
 
