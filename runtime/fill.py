@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .handle import Handle
 
 if TYPE_CHECKING:
+    from .lease import Component
     from .manager import Manager
     from .rebuilding import Rebuild
 
@@ -83,6 +84,16 @@ class Fill(Handle):
     def kinds(self) -> tuple[str, ...]:
         """Kinds that have slots here."""
         return tuple(self.slots)
+
+    @property
+    def state_data_ptrs(self) -> tuple[Component, ...]:
+        """As of a lease, for kernels that write the slots where they lie: what no view of the fill got is left alone.
+
+        Raises:
+            Refused: LEASE when the fill was published or abandoned.
+        """
+        self._manager.check_open(self)
+        return self._manager.components({kind: held.astype(np.int32) for kind, held in self.slots.items()})
 
     def view(self, kind: str, part: str, layer: int) -> npt.NDArray[np.uint8]:
         """Bytes of one part to write, uint8 [slots, rows, row_bytes]; the same array each time.
