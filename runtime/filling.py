@@ -198,7 +198,11 @@ class Filler:
         """Publish one kind of a fill; what the index has already is freed."""
         core, pool = self._manager.core, self._manager.core.pools[kind]
         slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
-        fresh = publication.fresh(core, kind, spot, places, slots)
+        is_paged = kind in core.paged
+        if is_paged:
+            fresh = publication.fresh(core, kind, spot, places)
+        else:
+            fresh = publication.add(core, kind, spot, places, slots)
         kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
         versions = core.versions(kind, spot, kept_places)
         if kind == "compressed_kv" and len(kept):
@@ -208,7 +212,7 @@ class Filler:
             pool.must("index", kept, "publish", expected=expected, to_version=versions)
         if len(kept):
             publication.seal(core, kind, kept, expected, kept_places, versions, lossy=fill.lossy)
-        if kind in core.paged:
+        if is_paged:
             publication.place(core, kind, spot, places, slots, fresh)
         pool.release("abandon", slots[~fresh], expected=generations[~fresh])
         return kept, kept_places

@@ -355,11 +355,13 @@ class Loader:
                 self._unhold(ticket)
             for low, high in _runs(batch.places[:count], batch.kind in core.paged):
                 places, slots = batch.places[low:high], batch.slots[low:high]
-                fresh = publication.fresh(core, batch.kind, spot, places, slots)
-                if batch.begin == "expand_begin":
-                    fresh &= same_packed(core, spot, places, held[low:high])
                 if batch.kind in core.paged:
+                    fresh = publication.fresh(core, batch.kind, spot, places)
+                    if batch.begin == "expand_begin":
+                        fresh &= same_packed(core, spot, places, held[low:high])
                     publication.place(core, batch.kind, spot, places, slots, fresh)
+                else:
+                    fresh = publication.add(core, batch.kind, spot, places, slots)
                 pool.release("evict", slots[~fresh])
                 kept[batch.kind] = np.concatenate((kept.get(batch.kind, slots[:0]), slots[fresh]))
                 if batch.begin == "expand_begin":

@@ -1,9 +1,8 @@
 """Publication: how slots that a writer filled, or that a load brought, become what others find.
 
     check_chain          what stands before them is there
-    fresh                which of them the index takes; the others are duplicates
-    seal                 their words
-    place                their places in the index
+    fresh, seal, place   of a paged kind: which of them the index would take, their words, their places in the index
+    add, seal            of a trailing kind: their places in the index, where it has none, and their words
     settle, remember     when they were used, and how they are to be kept
 
 KV and keys that others replace change how far a chain can be read behind them: ``revive`` and ``advance`` see to that.
@@ -36,18 +35,12 @@ def check_chain(core: Core, spot: Spot, start: int, kinds: Sequence[str]) -> Non
             raise Refused(Reason.GAP, "publish", what)
 
 
-def fresh(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
-    """Which of a writer's slots the index takes; the others are duplicates of what it holds already.
+def fresh(core: Core, kind: str, spot: Spot, places: Numbers) -> npt.NDArray[np.bool_]:
+    """At which places of a paged kind the index would take new slots; elsewhere they duplicate what it holds.
 
     Held granules are replaced where they can't serve: packed ones, those that are being packed, and indexer keys
-    that are stale, being rebuilt, or of another version than their KV. For trailing kinds the fresh ones are in the
-    index afterwards.
+    that are stale, being rebuilt, or of another version than their KV.
     """
-    if kind in core.trailing:
-        trail = core.trailing.index(kind)
-        held = core.index.add(trail, spot, places.tolist(), slots.astype(np.int32))
-        core.flat[kind].own(slots[~held], places[~held], spot.segment)
-        return ~held
     n = core.paged.index(kind)
     low, live = int(places[0]), min(core.index.live(n, spot), int(places[-1]) + 1)
     taken = places >= live
@@ -60,6 +53,13 @@ def fresh(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots) -> n
             same = table.fields("version", old) == core.versions(kind, spot, places[: live - low])
             taken[: live - low] = ~(same & core.pools[kind].in_state(old, "resident"))
     return taken
+
+
+def add(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots) -> npt.NDArray[np.bool_]:
+    """Put slots of a trailing kind where the index finds them; which it took. The others duplicate what it holds."""
+    held = core.index.add(core.trailing.index(kind), spot, places.tolist(), slots.astype(np.int32))
+    core.flat[kind].own(slots[~held], places[~held], spot.segment)
+    return ~held
 
 
 def seal(

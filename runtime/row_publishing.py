@@ -61,7 +61,7 @@ class RowPublisher:
         kept_places: dict[str, npt.NDArray[np.int64]] = {}
         for kind in kinds:
             pool, held = core.pools[kind], rows.held(kind, row, start, stop)
-            fresh = publication.fresh(core, kind, spot, places, held)
+            fresh = publication.fresh(core, kind, spot, places)
             expected = pool.generations(held[fresh])
             versions = core.versions(kind, spot, places[fresh])
             if kind == "indexer_state" and fresh.any():
@@ -81,7 +81,7 @@ class RowPublisher:
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
         for kind, (copies, where) in copied.items():
             pool = core.pools[kind]
-            publication.fresh(core, kind, spot, where, copies)
+            publication.add(core, kind, spot, where, copies)
             publication.seal(
                 core, kind, copies, pool.generations(copies), where, np.zeros(len(where), np.int64), lossy=lossy
             )

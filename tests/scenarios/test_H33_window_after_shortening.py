@@ -27,7 +27,7 @@ def scenario(bench: Any) -> None:
     for blocks, expected in (([2, 3], 0), ([1], 6)):  # residency {2, 3}, then {1, 2, 3}
         slots = window.take(len(blocks), {})
         places = np.array(blocks)
-        publication.fresh(manager.core, "swa_window", spot, places, slots)
+        publication.add(manager.core, "swa_window", spot, places, slots)
         given = window.rules.seal(places, places, lossy=False)
         window.must("seal", slots, "publish", expected=window.generations(slots), **given)
         assert manager.match(keys, 9).length == 8
