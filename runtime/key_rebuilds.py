@@ -16,44 +16,22 @@ Who was admitted to a load has slots for its row already, and computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from .admission import Admission, Deferred, Rejected
+from .admission import Deferred, Rejected
 from .answers import Answer
 from .errors import Refused
 from .fill import Fill
 from .lease import Done
-from .live_requests import Live, LiveRequests, Work
+from .live_requests import Live, Work
 from .queues import Queue
-
-if TYPE_CHECKING:
-    from .manager import Manager
+from .service import Service
 
 
 class KeyRebuilds:
-    """Rebuilds of a scheduler's requests.
+    """Rebuilds of a scheduler's requests."""
 
-    Args:
-        manager: whose keys.
-        admission: who may begin.
-        requests: whose rebuilds they are.
-        chunk: tokens that one step computes at most; None: all of them.
-        clock: the time.
-        changed: called when there may be new turns.
-    """
-
-    def __init__(
-        self,
-        manager: Manager,
-        admission: Admission,
-        requests: LiveRequests,
-        chunk: int | None,
-        clock: Callable[[], float],
-        changed: Callable[[], None],
-    ) -> None:
-        self._manager, self._admission, self._requests = manager, admission, requests
-        self._chunk, self._clock, self._changed = chunk, clock, changed
+    def __init__(self, service: Service) -> None:
+        self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
+        self._chunk, self._clock, self._changed = service.chunk, service.clock, service.changed
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 

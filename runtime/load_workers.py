@@ -6,20 +6,16 @@ it goes on, and an executor that doesn't run it makes it fail. A request whose l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING
 
-from .admission import Admission, Stage
+from .admission import Stage
 from .errors import Refused
 from .generated import Refusal
 from .generated.queued import QueuedState
-from .live_requests import Live, LiveRequests
+from .live_requests import Live
 from .queues import Queue, compute_queue_of
+from .service import Service
 from .ticket import Ticket
-
-if TYPE_CHECKING:
-    from .manager import Manager
 
 _WAITS_FOR_BYTES = (QueuedState.ADMITTED, QueuedState.LOADING, QueuedState.DRAINING)
 
@@ -28,23 +24,13 @@ class LoadWorkers:
     """Runs the loads of a scheduler's requests.
 
     Args:
-        manager: whose loads.
-        admission: knows what is reserved for them.
-        requests: whose loads they are.
+        service: whose loads.
         executor: runs them.
-        changed: called when there may be new turns.
     """
 
-    def __init__(
-        self,
-        manager: Manager,
-        admission: Admission,
-        requests: LiveRequests,
-        executor: Executor,
-        changed: Callable[[], None],
-    ) -> None:
-        self._manager, self._admission, self._requests = manager, admission, requests
-        self._executor, self._changed = executor, changed
+    def __init__(self, service: Service, executor: Executor) -> None:
+        self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
+        self._executor, self._changed = executor, service.changed
 
     def start(self, live: Live, ticket: Ticket) -> None:
         """Have the load of an admitted request moved. The caller doesn't hold the lock.

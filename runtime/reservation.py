@@ -24,6 +24,9 @@ FOR_ROOM = (
 )  # fmt: skip
 """Refusals that end when others have ended: not now. What can never be has ``Reason.CAPACITY``, in no list of these."""
 
+TOO_LITTLE = (*FOR_ROOM, Reason.CAPACITY)
+"""Refusals for want of something, now or for ever. Where nobody else works on the manager any other is a fault."""
+
 
 class Stage(StrEnum):
     """How far a reservation is."""

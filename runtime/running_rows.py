@@ -11,34 +11,26 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from .admission import Admission
 from .agreement import Agreement
 from .answers import Reason
 from .errors import Refused
 from .generated.queued import QueuedState
 from .keys import Keys
 from .lease import Done
-from .live_requests import Live, LiveRequests, Stepped, Work
+from .live_requests import Live, Stepped, Work
 from .queues import Queue
-from .reservation import FOR_ROOM
+from .reservation import TOO_LITTLE
+from .service import Service
 from .storing import WriteThrough
-
-if TYPE_CHECKING:
-    from .manager import Manager
 
 
 class RunningRows:
     """The rows of a scheduler's running requests.
 
     Args:
-        manager: whose rows.
-        admission: counts who has one.
-        requests: whose they are.
-        chunk: tokens of a prompt that one step computes at most; None: all of it.
-        clock: the time.
-        changed: called when there may be new turns.
+        service: whose rows.
         lock: see above.
         agreement: with other ranks, which step the same rows; None where there are none.
 
@@ -50,15 +42,7 @@ class RunningRows:
     """
 
     def __init__(
-        self,
-        manager: Manager,
-        admission: Admission,
-        requests: LiveRequests,
-        chunk: int | None,
-        clock: Callable[[], float],
-        changed: Callable[[], None],
-        lock: AbstractContextManager[Any],
-        agreement: Agreement | None = None,
+        self, service: Service, lock: AbstractContextManager[Any], agreement: Agreement | None = None
     ) -> None:
         self.lock = lock
         self.short: list[Live] = []
@@ -66,8 +50,8 @@ class RunningRows:
         self.alone: bool | None = None
         self._agreement = agreement
         self._writing: list[WriteThrough] = []
-        self._manager, self._admission, self._requests = manager, admission, requests
-        self._chunk, self._clock, self._changed = chunk, clock, changed
+        self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
+        self._chunk, self._clock, self._changed = service.chunk, service.clock, service.changed
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -93,7 +77,7 @@ class RunningRows:
             try:
                 self._manager.requests.extend(row, stop - start)
             except Refused as refused:
-                if refused.refusal not in (*FOR_ROOM, Reason.CAPACITY):
+                if refused.refusal not in TOO_LITTLE:
                     raise
                 with self._manager.lock:
                     self._requests.passed(live, refused.refusal.name)
@@ -127,7 +111,7 @@ class RunningRows:
                 self._check_given(stepping, given)
                 rows = _rows(live for live in stepping if not live.ahead)
                 wrong = self._refused(functools.partial(self._manager.requests.step, rows, done=done))
-                if wrong is not None and wrong.refusal not in (*FOR_ROOM, Reason.CAPACITY):
+                if wrong is not None and wrong.refusal not in TOO_LITTLE:
                     self._fail(wrong)
                 for live in stepping if wrong is None else ():
                     live.ahead = 1

@@ -1,10 +1,10 @@
 """The scheduler: requests from their arrival to their end, through the five queues.
 
 An engine asks ``schedule`` for what to compute in its next step. Loads run on an executor's threads meanwhile
-(``load_workers.py``); a stalled one holds up nobody but those who wait for it. Requests come and are given up from any
-thread, or from a coroutine; one thread at a time schedules. This is what engines call. How far a request is, and in
-which queue, its word says (``live_requests.py``); how it gets its turns, ``turns.py``; what becomes of it once it runs,
-``running_rows.py``. All of it changes under the manager's lock.
+(``load_workers.py``); a stalled one holds up nobody but those who wait for it. Requests come, are given up and end from
+any thread, or from a coroutine. This is what engines call. How far a request is, and in which queue, its word says
+(``live_requests.py``); how it gets its turns, ``turns.py``; what becomes of it once it runs, ``running_rows.py``. All
+of it changes under the manager's lock.
 
 The engine computes what a ``Work`` says, and then:
 
@@ -21,10 +21,11 @@ A ``Work`` without a row computes indexer keys that the cache lacks, before its 
 ``publish`` the request once they are written. Until then it waits for the engine, and does not run.
 
 Who goes back has its whole granules published, so an engine has launched what ``schedule`` returned before it decodes,
-publishes, preempts or schedules again; what it can't launch it cancels. Work that ``schedule`` granted and has not
-returned yet counts as computed by nobody: it is not published, and its request does not decode; what was computed
-before it is kept, except of a window of blocks what slid out for it, unless that was published. Drafts and rollbacks go
-through here as well, and not through the request table, which knows nothing of keys.
+publishes, preempts or schedules again; what it can't launch it cancels. Of these calls none may meet a ``schedule``:
+where they do, as two threads make them, RuntimeError says which two (``engine_calls.py``). Work that ``schedule``
+granted and has not returned yet counts as computed by nobody: what was computed before it is kept, except of a window
+of blocks what slid out for it, unless that was published. Drafts and rollbacks go through here as well, and not through
+the request table, which knows nothing of keys.
 
 Who is published is found by its keys, which grow with it: give ``tokens=`` to ``decode`` and ``accept``, or extend
 ``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
@@ -48,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission, Limits, Stage
 from .agreement import Agreement
+from .engine_calls import EngineCalls
 from .errors import Poisoned
 from .generated.queued import QueuedState, QueuedTable
 from .key_rebuilds import KeyRebuilds
@@ -58,6 +60,7 @@ from .load_workers import LoadWorkers
 from .queues import Queue, Queues
 from .rank_turns import RankTurns
 from .running_rows import RunningRows
+from .service import Service
 from .serving_report import Report
 from .ticket import Ticket
 from .turns import Turns
@@ -83,6 +86,17 @@ def _tells(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concate
             self._running.store()
 
     return told
+
+
+def _engine(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
+    """A call of the engine's own, which must not meet some others."""
+
+    @functools.wraps(method)
+    def alone(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        with self._calls.under_way(method.__name__):
+            return method(self, *arguments, **options)
+
+    return alone
 
 
 class Scheduler:
@@ -153,16 +167,15 @@ class Scheduler:
         self._requests = LiveRequests(manager, self.queues, requests, clock, ageing)
         self.live = self._requests.by_number
         self._changed = threading.Event()
+        self._calls = EngineCalls()
         wake = self._changed.set
         manager.watch_room(wake)
-        self._running = RunningRows(manager, self.admission, self._requests, chunk, clock, wake, lock(), agreement)
-        self._workers = LoadWorkers(manager, self.admission, self._requests, executor, wake)
-        self._rebuilds = KeyRebuilds(manager, self.admission, self._requests, chunk, clock, wake)
+        service = Service(manager, self.admission, self._requests, chunk, clock, wake)
+        self._running = RunningRows(service, lock(), agreement)
+        self._workers = LoadWorkers(service, executor)
+        self._rebuilds = KeyRebuilds(service)
         make: Callable[..., Turns] = Turns if agreement is None else functools.partial(RankTurns, agreement)
-        self._turns = make(
-            manager, self.admission, self._requests, self._running, self._rebuilds, self._workers,
-            budgets, chunk, clock, wake,
-        )  # fmt: skip
+        self._turns = make(service, self._running, self._rebuilds, self._workers, budgets)
         self._in_ranks = agreement is not None
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
@@ -267,6 +280,7 @@ class Scheduler:
     # ---- for the engine ---------------------------------------------------------------------------------------------
 
     @_tells
+    @_engine
     def schedule(self) -> tuple[Work, ...]:
         """Grant turns in all queues, as far as room and budgets go; returns what to compute now.
 
@@ -315,6 +329,7 @@ class Scheduler:
         self._changed.set()
 
     @_tells
+    @_engine
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.
 
@@ -338,6 +353,7 @@ class Scheduler:
         return self._running.publish(live, done)
 
     @_tells
+    @_engine
     def decode(
         self, lives: Iterable[Live], *, tokens: Iterable[int] | None = None, done: Done | None = None
     ) -> Stepped:
@@ -361,6 +377,7 @@ class Scheduler:
         return self._running.decode(named, None if tokens is None else list(tokens), done)
 
     @_tells
+    @_engine
     def propose(self, lives: Iterable[Live], counts: int | Sequence[int]) -> Stepped:
         """Room for drafts after the tokens of some running requests; says who has it.
 
@@ -376,6 +393,7 @@ class Scheduler:
         return self._running.propose(self._named(lives), counts)
 
     @_tells
+    @_engine
     def accept(
         self,
         lives: Iterable[Live],
@@ -400,11 +418,13 @@ class Scheduler:
         return self._running.accept(named, counts, None if tokens is None else list(tokens), done)
 
     @_tells
+    @_engine
     def reject(self, lives: Iterable[Live], *, done: Done | None = None) -> Stepped:
         """The drafts of some running requests go, as if they had never been. As ``accept`` of 0."""
         return self._running.accept(self._named(lives), 0, None, done)
 
     @_tells
+    @_engine
     def rollback(self, live: Live, to: int, *, keys: Keys | None = None, done: Done | None = None) -> bool:
         """A running request goes on from its first ``to`` tokens, without drafts; False where it was given up.
 
@@ -435,6 +455,7 @@ class Scheduler:
         self._running.finish(live, done)
 
     @_tells
+    @_engine
     def preempt(self, live: Live, *, done: Done | None = None) -> None:
         """A running request gives its slots back and waits anew, for all the tokens that it has by now.
 
@@ -457,6 +478,7 @@ class Scheduler:
             self._running.preempt(live, done)
 
     @_tells
+    @_engine
     def preempt_all(self, *, done: Done | None = None) -> bool:
         """Every request gives back all that it holds, loads included, and waits anew; for an engine that will sleep.
 

@@ -14,23 +14,20 @@ Want of a limit on transfers is no want of room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from .admission import Admission, Deferred, Rejected, Reservation, Stage
+from .admission import Deferred, Rejected, Reservation, Stage
 from .answers import Answer, AnswerKind, Reason
 from .errors import Refused
 from .fill import Fill
 from .generated.queued import QueuedState
 from .key_rebuilds import KeyRebuilds
 from .keys import Keys
-from .live_requests import Live, LiveRequests, Work
+from .live_requests import Live, Work
 from .load_workers import LoadWorkers
 from .queues import Queue, queue_of
 from .running_rows import RunningRows
-
-if TYPE_CHECKING:
-    from .manager import Manager
+from .service import Service
 
 TRANSFERS = (Queue.DISK, Queue.COMPRESSED)
 """Queues of those who need a transfer before their first step."""
@@ -42,16 +39,11 @@ class Turns:
     """Gives a scheduler's requests their turns.
 
     Args:
-        manager: whose slots they use.
-        admission: who may begin.
-        requests: who waits, and where.
+        service: whose requests.
         running: those who have begun.
         rebuilds: those who compute keys before they begin.
         workers: move the bytes of those who need a transfer.
         budgets: what may be granted in one round, by queue, in the units of ``Queue.spends``.
-        chunk: tokens of a prompt that one step computes at most; None: all of it.
-        clock: the time.
-        changed: called when there may be new turns.
 
     Attributes:
         withheld: requests whose granted work is not handed to the engine yet; where ranks agree there may be some.
@@ -59,21 +51,16 @@ class Turns:
 
     def __init__(
         self,
-        manager: Manager,
-        admission: Admission,
-        requests: LiveRequests,
+        service: Service,
         running: RunningRows,
         rebuilds: KeyRebuilds,
         workers: LoadWorkers,
         budgets: Mapping[Queue, float],
-        chunk: int | None,
-        clock: Callable[[], float],
-        changed: Callable[[], None],
     ) -> None:
-        self._manager, self._admission, self._requests = manager, admission, requests
+        self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
+        self._chunk, self._clock, self._changed = service.chunk, service.clock, service.changed
         self._running, self._rebuilds, self._workers = running, rebuilds, workers
-        self._budgets, self._chunk = dict(budgets), chunk
-        self._clock, self._changed = clock, changed
+        self._budgets = dict(budgets)
         self._starving: list[Live] = []  # have lacked room too often, the first of them first
         self._claimant: Live | None = None  # of these the one whose turn it is in this round
         self._stopped: tuple[Queue, ...] = ()  # queues in which nobody else begins in this round

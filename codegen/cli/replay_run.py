@@ -24,6 +24,7 @@ from ...runtime.answers import Answer
 from ...runtime.errors import KvfsmError, Refused
 from ...runtime.keys import Keys
 from ...runtime.manager import Manager
+from ...runtime.reservation import TOO_LITTLE
 from ...runtime.scheduler import Live, Scheduler, Work
 from ...runtime.stores.store import StoreError
 from ...runtime.ticket import Ticket
@@ -33,9 +34,6 @@ from .replay_service import Costs, VirtualLoads
 from .replay_tags import Tagger, tags_of
 from .replay_tally import STORE, TIERS, Course, Rejected, Tally
 from .replay_trace import Asked, RequestTrace
-
-FOR_ROOM = ("CAPACITY", "BACKPRESSURE", "POOL_FULL", "TOO_MANY_READERS")
-"""Refusals that a run without races may meet: too little of something. Any other is a fault."""
 
 PAGED = ("compressed_kv", "indexer_state")
 """Kinds that have an object for each granule; those of the others stand for a boundary."""
@@ -208,7 +206,7 @@ class Replay:
         return 0 if self.rules.limits.requests is None else self.scheduler.admission.taken("requests")
 
     def _reject(self, run: _Run, why: Refused) -> None:
-        if why.refusal.name not in (*FOR_ROOM, "FULL"):
+        if why.refusal not in TOO_LITTLE:
             raise why
         self.tally.rejected.append(Rejected(run.course.asked.line, why.refusal.name, str(why)))
         self._left(run, "rejected")
@@ -312,7 +310,7 @@ class Replay:
             with self._timed():
                 fill = self.manager.reserve(keys, begin, end, kinds=self._trailing)
         except Refused as refused:
-            if refused.refusal.name not in FOR_ROOM:
+            if refused.refusal not in TOO_LITTLE:
                 raise
             return False
         for kind, slots in fill.slots.items():

@@ -490,6 +490,12 @@ def _waiting_for_keys(world: World) -> None:
     _submitted(world)
 
 
+def _rebuilding(world: World) -> None:
+    """Keys are computed, and not published yet."""
+    _waiting_for_keys(world)
+    world.serving.schedule(publish=False)
+
+
 BEGINNINGS: Mapping[str, Op] = {
     "empty": lambda world: None,
     "p": lambda world: world.fill(world.p, 0, 3),
@@ -501,6 +507,7 @@ BEGINNINGS: Mapping[str, Op] = {
     "p lent": _lent,
     "p without keys": _without_keys,
     "p without keys, submitted": _waiting_for_keys,
+    "p rebuilding": _rebuilding,
     "p opened": _opened,
     "p submitted": _submitted,
     "p stored and submitted": _waiting,
@@ -541,5 +548,5 @@ def home(name: str) -> str:
 TIMED = frozenset({"fill p for a while"})
 """Operations that need specs which keep when something ends."""
 
-KEYED = frozenset(HOMES["p without keys"] + HOMES["p without keys, submitted"])
-"""Operations that need a model with indexer keys."""
+KEYED = frozenset((*HOMES["p without keys"], *HOMES["p without keys, submitted"], "p rebuilding"))
+"""Operations, and a beginning, that need a model with indexer keys."""

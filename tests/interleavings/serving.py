@@ -161,7 +161,7 @@ class Serving:
         self._world.scheduler.visit(("lives",), True, "lives")
         self.lives.append(live)
 
-    def schedule(self) -> None:
+    def schedule(self, *, publish: bool = True) -> None:
         """One step of the engine: ask, compute, publish, unless it was put back by then."""
         self._step(True)
         try:
@@ -172,7 +172,8 @@ class Serving:
                 self.compute(work)
         finally:
             self._step(False)
-        self._each("publish", lambda live: self.engine.publish(live), [work.live for work in granted])
+        if publish:
+            self._each("publish", lambda live: self.engine.publish(live), [work.live for work in granted])
 
     def decode(self) -> None:
         """A token for each request that runs."""

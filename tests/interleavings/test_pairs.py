@@ -89,10 +89,9 @@ def test_pairs_with_all_kinds_of_objects(begin: str, names: tuple[str, str]) -> 
 
 
 _SCHEDULES = ("schedule", "rebuild in turn")
-MISUSE = {
-    frozenset(pair): "one thread at a time schedules" for pair in itertools.combinations_with_replacement(_SCHEDULES, 2)
-}
-"""Pairs that their docstrings forbid."""
+_LAUNCHED = ("decode", "draft", "preempt", "publish", "sleep")  # what they are told of counts as computed
+MISUSE = {frozenset(pair) for pair in itertools.product(_SCHEDULES, (*_SCHEDULES, *_LAUNCHED))}
+"""Pairs that a scheduler refuses where they meet."""
 
 SHORT = ("read p", "evict", "reset", "take q")
 SERVING = {
@@ -103,9 +102,8 @@ SERVING = {
     "p opened": ("join", "transfer", "abort all", "cancel all", "reset"),
     "p lent": ("revoke", "lend p", "device ends", "take q", "reset", "move memory"),
     "p without keys": ("rebuild", "rebuild admitted", "evict kv", "evict keys", "reset", "expire p end", "move memory"),
-    "p without keys, submitted": (
-        "rebuild in turn", "submit p", "publish", "preempt", "give up", "sleep", "evict kv", "evict keys", "reset",
-    ),
+    "p without keys, submitted": ("rebuild in turn", "submit p", "give up", "evict kv", "evict keys", "reset"),
+    "p rebuilding": ("publish", "preempt", "give up", "sleep", "evict kv", "evict keys", "reset"),
     "p": (
         "move memory", "grow memory", "set aside", "look on", "check p", "speculate", "preempt row", "other tenant",
         *SHORT,
@@ -125,7 +123,7 @@ def pairs_with(first: str) -> list[tuple[str, tuple[str, str]]]:
 
 
 def setting_of(names: Sequence[str]) -> Setting:
-    """The smallest world for some operations."""
+    """The smallest world for some operations, and for a beginning if it is among them."""
     return Setting(WITH_KEYS if KEYED & set(names) else WITH_ONE_KIND, timed=bool(TIMED & set(names)))
 
 
@@ -133,13 +131,12 @@ def setting_of(names: Sequence[str]) -> Setting:
 def test_every_pair_of_an_engine_s_operations_keeps_what_must_hold_with_one_preemption(begin: str) -> None:
     for names in itertools.combinations_with_replacement(SERVING[begin], 2):
         if frozenset(names) not in MISUSE:
-            print(begin, names, check(begin, names, setting_of(names), bound=1))
+            print(begin, names, check(begin, names, setting_of((begin, *names)), bound=1))
 
 
 @pytest.mark.parametrize("profile", [WITH_ONE_KIND, WITH_BLOCKS])
 def test_the_next_step_of_a_prompt_beside_others_keeps_what_must_hold_with_one_preemption(profile: str) -> None:
-    """Who is put back, or publishes, has launched that step before, and so is none of them."""
-    for other in ("submit p", "give up", "finish", "decode", "take q", "reset", "move memory"):
+    for other in ("submit p", "give up", "finish", "take q", "reset", "move memory"):
         print(other, check("p begun", ("schedule", other), Setting(profile, chunk=1), bound=1))
 
 

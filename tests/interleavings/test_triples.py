@@ -34,14 +34,14 @@ SERVING = [
     ("p joined", ("work", "give up", "schedule")),  # two wait for one load
     ("p opened", ("join", "join", "abort all")),
     ("p running", ("decode", "preempt", "publish")),
-    ("p running", ("schedule", "preempt", "take q")),
+    ("p running", ("schedule", "give up", "take q")),
     ("p lent", ("revoke", "read p", "evict")),
     ("p", ("lend p", "revoke, take q", "device ends")),
     ("p stored and submitted", ("schedule", "submit q", "give up")),
     ("p loading", ("schedule", "work", "give up")),
     ("empty", ("speculate", "fill p", "evict")),  # drafts are taken while another publishes the same
     ("empty", ("preempt row", "take q", "reset")),  # what went back is stored while its slots are wanted
-    ("p without keys, submitted", ("rebuild in turn", "publish", "preempt")),
+    ("p rebuilding", ("publish", "publish", "preempt")),
     ("p", ("other tenant", "take q", "evict")),
 ]
 """What an engine does at once, over as few kinds of objects as there may be."""

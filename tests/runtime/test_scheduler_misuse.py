@@ -159,3 +159,77 @@ def test_an_engine_that_waits_tells_them() -> None:
     assert live.begun.result(0).live is live  # it had begun
 
 
+
+LAUNCHED = ("publish", "decode", "propose", "accept", "reject", "rollback", "preempt")
+
+
+def beside(
+    first: Callable[[], object], inside: threading.Event, go_on: threading.Event, then: Callable[[], None]
+) -> None:
+    """Do ``then`` while ``first`` is under way in another thread, which sets ``inside`` and waits for ``go_on``."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            first()
+        except BaseException as error:  # to the test, of whatever kind
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        then()
+    finally:
+        go_on.set()
+        thread.join(60)
+    assert not thread.is_alive() and not failed, failed
+
+
+@pytest.mark.parametrize("call", [*LAUNCHED, "preempt_all", "schedule"])
+def test_what_takes_granted_work_for_computed_is_refused_beside_a_schedule(call: str) -> None:
+    bench = Bench()
+    inside, go_on = threading.Event(), threading.Event()
+    live = bench.submit(prompt(3, 20))
+    bench.granted()
+    waiting = bench.submit(prompt(5, 20))
+    contains = bench.store.contains
+
+    def slowly(*given: object) -> object:
+        inside.set()
+        assert go_on.wait(60)
+        return contains(*given)  # type: ignore[arg-type]
+
+    bench.store.contains = slowly  # type: ignore[method-assign, assignment]
+
+    def meet() -> None:
+        with pytest.raises(RuntimeError, match=f"'{call}' while 'schedule' is under way: .*give both to one thread"):
+            CALLS[call](bench.scheduler, live) if call in CALLS else getattr(bench.scheduler, call)()
+        assert bench.states(live, waiting) == ["running", "waiting"] and live.computed == 20
+        assert bench.scheduler.cancel(waiting)  # which may meet it
+
+    beside(bench.scheduler.schedule, inside, go_on, meet)
+    bench.store.contains = contains  # type: ignore[method-assign]
+    assert bench.scheduler.publish(live) == 20 // A  # and afterwards it is as ever
+    bench.over()
+
+
+@pytest.mark.parametrize("call", ["preempt", "preempt_all"])
+def test_a_schedule_is_refused_beside_one_that_gives_room_back(call: str) -> None:
+    bench = Bench()
+    inside, go_on = threading.Event(), threading.Event()
+    live = bench.submit(prompt(3, 20))
+    bench.granted()
+
+    def done() -> bool:
+        inside.set()
+        return go_on.wait(60)
+
+    def meet() -> None:
+        with pytest.raises(RuntimeError, match=f"'schedule' while '{call}' is under way"):
+            bench.scheduler.schedule()
+
+    given = () if call == "preempt_all" else (live,)
+    beside(lambda: getattr(bench.scheduler, call)(*given, done=done), inside, go_on, meet)
+    assert bench.states(live) == ["waiting"] and [number for number, *_ in bench.granted()] == [1]
+    bench.over()
