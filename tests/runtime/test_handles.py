@@ -121,6 +121,21 @@ def test_pointers_of_a_lease_that_was_given_back_are_refused() -> None:
     manager.requests.finish(row)
 
 
+@pytest.mark.parametrize("end", ["publish", "abandon"])
+def test_pointers_of_a_fill_are_those_of_its_slots_until_it_ends(end: str) -> None:
+    manager, keys = make()
+    fill = manager.reserve(keys, 3, 4)
+    pointers = fill.state_data_ptrs
+    assert {one.kind: one.slots.tolist() for one in pointers if len(one.slots)} == {
+        kind: held.tolist() for kind, held in fill.slots.items()
+    }
+    (mine,) = (one for one in pointers if (one.kind, one.part, one.layer) == (KIND, "entries", 2))
+    view = fill.view(KIND, "entries", 2)
+    assert view.ctypes.data == mine.base + int(mine.slots[0]) * mine.stride and view[0].nbytes == mine.item_bytes
+    getattr(manager, end)(fill)
+    refused("published or abandoned already", lambda: fill.state_data_ptrs)
+
+
 # ---- receipts -------------------------------------------------------------------------------------------------------
 
 
