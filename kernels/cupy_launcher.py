@@ -1,4 +1,4 @@
-"""Launches on a CUDA device through CuPy. The only module that imports CuPy, and only when a launcher is made.
+"""Launches on a CUDA device through CuPy. The only module here that imports CuPy, and only when a launcher is made.
 
 Kernels are compiled and loaded when the launcher is made, so that none is while a graph is captured; they stay loaded
 as long as it lives. A launch allocates nothing. It goes to torch's current stream when torch uses CUDA, else to CuPy's;
@@ -24,7 +24,7 @@ _ADDRESS = np.dtype(np.uint64)
 
 
 class NoDevice(RuntimeError):
-    """CuPy is not installed, or finds no CUDA device; the message says what to do."""
+    """CuPy is not installed, or finds no CUDA device of that number; the message says what to do."""
 
 
 class CupyBuffer:
@@ -90,7 +90,7 @@ class CupyLauncher:
         sources: what is compiled for a kernel.
 
     Raises:
-        NoDevice: CuPy is missing, or there is no CUDA device.
+        NoDevice: CuPy or a driver is missing, or there is no such device.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class CupyLauncher:
         kernels: Iterable[Kernel] | None = None,
         sources: Callable[[Kernel], str] = source_of,
     ) -> None:
-        self._cupy = _cupy()
+        self._cupy = _cupy(device)
         self._sources = sources
         self.device = device
         self._device = self._cupy.cuda.Device(device)
@@ -213,14 +213,19 @@ def typed(argument: Argument, value: Value) -> np.generic:
     return scalar
 
 
-def _cupy() -> Any:
-    """CuPy, with a device."""
+def _cupy(device: int) -> Any:
+    """CuPy, which has a device of that number. Raises NoDevice."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         extras = "pip install 'kvfsm[cuda13]' (CUDA 13 drivers) or 'kvfsm[cuda12]'"
         raise NoDevice(f"kernels on a GPU need CuPy, which can't be imported: {error}; fix: {extras}") from error
-    if not cupy.cuda.is_available():
-        what = f"CuPy {cupy.__version__} finds no CUDA device"
-        raise NoDevice(f"{what}; fix: look at nvidia-smi, or use NumpyBackend of kvfsm.kernels.reference")
+    what, fix = f"CuPy {cupy.__version__} finds no CUDA device", "or use NumpyBackend of kvfsm.kernels.reference"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except RuntimeError as error:  # no driver, one that is older than CuPy's CUDA, or no device
+        raise NoDevice(f"{what}: {error}; fix: look at nvidia-smi, {fix}") from error
+    if not 0 <= device < count:
+        there = ", ".join(map(str, range(count))) or "none"
+        raise NoDevice(f"{what} {device}; fix: use one of those that there are ({there}), {fix}")
     return cupy

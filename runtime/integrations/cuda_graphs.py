@@ -90,7 +90,12 @@ class CudaGraphs:
         self._under_way.append((event, duplicates))
 
     def record(self, step: Callable[[Launch], None]) -> CudaGraph:
-        """Warm up on a side stream, capture, and wait for the device: a capture may take that time."""
+        """Warm up on a side stream, capture, and wait for the device: a capture may take that time.
+
+        Other threads go on meanwhile: load workers ask events and allocate. In torch's own mode, ``global``, any such
+        call of theirs would end the capture; ``thread_local`` forbids them to the capturing thread alone.
+        Source: CUDA Runtime API, cudaThreadExchangeStreamCaptureMode.
+        """
         torch = self._torch
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
@@ -102,7 +107,7 @@ class CudaGraphs:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step(_launch)
         return CudaGraph(torch, graph)
 

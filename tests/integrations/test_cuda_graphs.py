@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,12 +35,13 @@ class Event:
         self.cuda, self.recorded = cuda, False
 
     def record(self) -> None:
-        assert self.cuda.capturing is None, "events are not for a capture"
+        self.cuda.unsafe_under_capture()
         self.recorded = True
         self.cuda.events.append(self)
 
     def query(self) -> bool:
-        assert self.recorded and self.cuda.capturing is None
+        self.cuda.unsafe_under_capture()
+        assert self.recorded
         return self in self.cuda.ended
 
     def synchronize(self) -> None:
@@ -65,6 +67,7 @@ class FakeCuda:
         self.events: list[Event] = []
         self.ended: list[Event] = []
         self.capturing: Graph | None = None
+        self.forbidden: int | None = None  # a thread for which calls are unsafe under the capture; None: for all
         self.pools: list[int] = []
         self._main = self._stream = Stream(self, "main")
 
@@ -80,8 +83,12 @@ class FakeCuda:
     def current_stream(self) -> Stream:
         return self._stream
 
+    def unsafe_under_capture(self) -> None:
+        is_forbidden = self.forbidden in (None, threading.get_ident())
+        assert self.capturing is None or not is_forbidden, "this call ends the capture"
+
     def synchronize(self) -> None:
-        assert self.capturing is None, "nobody waits under a capture"
+        self.unsafe_under_capture()
         self.log.append("the host waits for the device")
         self.ended += self.events
 
@@ -95,8 +102,9 @@ class FakeCuda:
         self._stream = before
 
     @contextmanager
-    def graph(self, graph: Graph, pool: int) -> Iterator[None]:
+    def graph(self, graph: Graph, pool: int, capture_error_mode: str = "global") -> Iterator[None]:
         self.log.append("capture begins")
+        self.forbidden = threading.get_ident() if capture_error_mode == "thread_local" else None
         self.capturing = graph
         self.pools.append(pool)
         yield
@@ -162,6 +170,23 @@ def test_graphs_of_one_recorder_share_a_pool() -> None:
     served.runner.capture(1)
     served.runner.capture(2)
     assert served.torch.cuda.pools == [7, 7]
+
+
+def test_another_thread_may_ask_its_events_while_a_step_is_captured() -> None:
+    """A load worker does; under a capture in the mode ``global`` CUDA takes that for a mistake, and ends it."""
+    served, asked = Served(), []
+    event = served.torch.cuda.Event()
+    event.record()
+
+    def step(launch: Launch, inputs: Inputs) -> None:
+        if served.torch.cuda.capturing is not None:
+            worker = threading.Thread(target=lambda: asked.append(event.query()))
+            worker.start()
+            worker.join()
+        served.step(launch, inputs)
+
+    GraphRunner(served.manager, step, [1], served.device).capture(1)
+    assert asked == [True]
 
 
 def test_a_replay_reads_the_tables_of_its_batch_and_waits_for_nothing() -> None:

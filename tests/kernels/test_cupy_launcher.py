@@ -96,7 +96,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(cupy, "RawModule", Module)
     monkeypatch.setattr(cupy.cuda, "Device", Device)
     monkeypatch.setattr(cupy.cuda, "Stream", Stream)
-    monkeypatch.setattr(cupy.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
     return made
 
 
@@ -285,11 +285,25 @@ def test_a_real_tensor_on_the_host_is_refused(launcher: CupyLauncher) -> None:
         launcher.pointer(torch.zeros(4))
 
 
-def test_without_a_device_it_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    if cupy.cuda.is_available():
-        monkeypatch.setattr(cupy.cuda, "is_available", lambda: False)
-    with pytest.raises(NoDevice, match=r"finds no CUDA device; fix: look at nvidia-smi, or use NumpyBackend"):
+def test_without_a_driver_it_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise cupy.cuda.runtime.CUDARuntimeError(35)  # cudaErrorInsufficientDriver
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", fails)
+    told = r"finds no CUDA device: cudaErrorInsufficientDriver: .*; fix: look at nvidia-smi, or use NumpyBackend"
+    with pytest.raises(NoDevice, match=told):
         CupyLauncher()
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "there"), [(0, 0, r"\(none\)"), (2, 2, r"\(0, 1\)"), (-1, 2, r"\(0, 1\)")]
+)
+def test_a_device_that_there_is_not_is_told(
+    monkeypatch: pytest.MonkeyPatch, device: int, count: int, there: str
+) -> None:
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: count)
+    with pytest.raises(NoDevice, match=f"finds no CUDA device {device}; fix: use one of those that there are {there}"):
+        CupyLauncher(device)
 
 
 def test_without_cupy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
