@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +35,7 @@ from kvfsm.runtime.stores.store import Namespace
 
 from ..hostcuda.building import Build
 from ..hostcuda.host import HostLauncher
+from ..scenarios.conftest import Bench
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 SLOTS = dict.fromkeys(PROFILE.kinds, 24)
@@ -263,6 +267,40 @@ def test_a_slot_whose_generation_moved_is_refused_by_the_launch_that_copies_it()
         assert codes is not None
         assert codes.download(3).tolist() == [CallRefusal.RELEASED, Refusal.STALE, CallRefusal.RELEASED]
         assert lease.view("compressed_kv", part.name, part.layer).any()  # and nothing of it is left
+    check_words(here)
+
+
+@pytest.mark.parametrize("never", [-1, -(2**40), 1 << 20, 2**32, 2**32 + 1, 2**63 - 1])
+def test_a_generation_that_there_never_is_is_stale(never: int) -> None:
+    here = world()
+    publish(here.manager)
+    pool, part = here.manager.core.pools["compressed_kv"], PROFILE.layouts["compressed_kv"].parts[0]
+    with held(here.manager) as lease:
+        slots = lease.slots["compressed_kv"]
+        leased = [*pool.generations(slots)[:2].tolist(), never]
+        assert leased[:2] == [1, 1]  # with 2**32, what 32 bits take for it
+        with pytest.raises(Refused) as refused:
+            here.manager.read("compressed_kv", part.name, part.layer, slots, np.array(leased))
+        assert (refused.value.refusal, refused.value.layer) == (Refusal.STALE, "device")
+        check = Check("compressed_kv", pool.table.words, np.array(leased), np.zeros(3, np.uint8))
+        assert answers(check, slots).tolist() == [0, 0, Refusal.STALE]  # as over words of the host
+    check_words(here)
+
+
+def test_what_is_no_slot_or_no_generation_is_not_read() -> None:
+    here = world()
+    publish(here.manager)
+    region = here.manager.core.pools["compressed_kv"].arena.region
+    one = np.ones(1, np.int64)
+    for slot in (-1, 24, 2**32):
+        with pytest.raises(IndexError, match=r"there is no slot -?\d+ in an arena of 24; fix: pass slots of \[0, 24\)"):
+            here.backend.read("compressed_kv", region, np.array([slot]), one)
+    with pytest.raises(TypeError, match="generations are given as float64; fix: pass whole numbers"):
+        here.backend.read("compressed_kv", region, np.array([0]), 1.5 * one)
+    with pytest.raises(ValueError, match=r"2 slots are given generations \[1\]; fix: pass one each"):
+        here.backend.read("compressed_kv", region, np.array([0, 1]), one)
+    found, code = here.backend.read("compressed_kv", region, np.empty(0, np.intp), np.empty(0, np.int64))
+    assert found.shape == (0, region.shape[1]) and code == 0
     check_words(here)
 
 
@@ -555,6 +593,156 @@ def test_memory_that_moves_takes_its_bytes_along() -> None:
     check_words(here)
 
 
+class Scarce(Recording):
+    """A launcher that has memory for so many buffers more; one that knows which of its arenas are still there."""
+
+    left: int | None = None
+    arenas: weakref.WeakSet[Owned]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arenas = weakref.WeakSet()
+
+    def _take(self) -> None:
+        if self.left == 0:
+            raise MemoryError("the device is full")
+        self.left = None if self.left is None else self.left - 1
+
+    def upload(self, array: npt.NDArray[Any]) -> Any:
+        self._take()
+        return super().upload(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        self._take()
+        made = Owned(super().empty(shape, dtype))
+        self.arenas.add(made)
+        return made
+
+
+class Owned:
+    """A buffer that goes with whoever has it; the launcher's own list is of what lies beneath."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.buffer, name)
+
+
+def scarce() -> World:
+    launcher = Scarce()
+    backend = KernelBackend(launcher, staged_bytes=1 << 16, entries=64)
+    return World(launcher, backend, Manager(PROFILE, SLOTS, backend, buffers=backend.arenas(PROFILE, SLOTS), cold=4))
+
+
+FEWER = dict.fromkeys(PROFILE.kinds, 12)
+
+
+@pytest.mark.parametrize("slots", [None, FEWER])
+def test_a_reallocation_without_memory_for_words_changes_nothing(slots: Mapping[str, int] | None) -> None:
+    here = scarce()
+    assert isinstance(here.launcher, Scarce)
+    publish(here.manager)
+    aside, expected = here.manager.set_aside(), read(here.manager)
+    for left in itertools.count():
+        buffers = here.backend.arenas(PROFILE, SLOTS)
+        here.launcher.left = left
+        try:
+            here.manager.reallocate(slots, buffers=buffers)
+        except MemoryError:
+            here.launcher.left = None
+            assert here.manager.memory.epoch == 1 and here.manager.set_aside() == aside
+            assert read(here.manager) == expected
+            check_words(here)
+        else:
+            here.launcher.left = None
+            break
+    assert left >= 3 and here.manager.memory.epoch == 2  # the words, where each kind's begin, and what launches answer
+    assert slots is not None or read(here.manager) == expected
+    publish(here.manager, seed=1)
+    check_words(here)
+    assert here.manager.audit().ok
+
+
+@pytest.mark.parametrize("slots", [None, FEWER])
+def test_memory_that_nobody_has_any_more_is_given_back(slots: Mapping[str, int] | None) -> None:
+    here = scarce()
+    assert isinstance(here.launcher, Scarce)
+    publish(here.manager)
+    gc.collect()
+    before = {id(one) for one in here.launcher.arenas}
+    for _ in range(2):
+        here.manager.reallocate(slots, buffers=here.backend.arenas(PROFILE, SLOTS))
+        gc.collect()
+        assert len(here.launcher.arenas) == len(before)
+    here.manager.reallocate()
+    gc.collect()
+    assert len(here.launcher.arenas) == len(before) - len(SLOTS)
+    buffers = here.backend.arenas(PROFILE, SLOTS)
+    here.manager.reallocate(buffers=buffers)
+    publish(here.manager)
+    del here.manager, buffers
+    gc.collect()
+    assert len(here.launcher.arenas) == len(before) - len(SLOTS)
+
+
+def test_memory_is_kept_while_an_arena_has_it() -> None:
+    backend = KernelBackend(launcher := Scarce())
+    made = len(launcher.arenas)
+    kind = "compressed_kv"
+    arena = Arena(PROFILE.layouts[kind], 4, buffer=backend.arenas(PROFILE, {kind: 4})[kind])
+    gc.collect()
+    assert len(launcher.arenas) == made + 1
+    del arena
+    gc.collect()
+    assert len(launcher.arenas) == made
+
+
+def test_a_backend_serves_one_manager_at_a_time() -> None:
+    here = world()
+    publish(here.manager)
+    expected = read(here.manager)
+    with pytest.raises(ValueError, match="serves another manager; fix: make one for each, or let go of the other"):
+        Manager(PROFILE, SLOTS, here.backend, buffers=here.backend.arenas(PROFILE, SLOTS))
+    assert read(here.manager) == expected
+    check_words(here)
+    here.manager.reallocate(FEWER)
+    here.manager.reallocate()
+    del here.manager  # and nobody collects it
+    here.manager = Manager(PROFILE, SLOTS, here.backend, buffers=here.backend.arenas(PROFILE, SLOTS))
+    publish(here.manager)
+    assert read(here.manager) == expected
+    check_words(here)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "4", True, None])
+def test_arenas_of_what_is_no_number_of_slots_are_refused(count: Any) -> None:
+    backend = KernelBackend(HostLauncher())
+    with pytest.raises(ValueError, match=r"slots of swa_window; give a whole number of at least 0") as refused:
+        backend.arenas(PROFILE, {"swa_window": count})
+    assert repr(count) in str(refused.value)
+    with pytest.raises(ValueError, match=r"'swa'; fix: use kinds of compressed_kv, "):
+        backend.arenas(PROFILE, {"swa": 4})
+
+
+def test_memory_that_launches_can_not_use_is_refused_before_anything_is_launched() -> None:
+    here = world()
+    publish(here.manager)
+    expected = read(here.manager)
+    memory = here.backend.arenas(PROFILE, SLOTS)
+    off = {**memory, "swa_window": RemoteMemory(memory["swa_window"].address + 8, memory["swa_window"].size)}
+    for call in (
+        lambda: Manager(PROFILE, SLOTS, KernelBackend(HostLauncher()), buffers=off),
+        lambda: here.manager.reallocate(buffers=off),
+        lambda: here.manager.reallocate(SLOTS, buffers=off),
+    ):
+        here.launcher.plans.clear()
+        with pytest.raises(ValueError, match=r"swa_window: the memory begins at 0x\w+8; give memory whose address is"):
+            call()
+        assert here.launcher.plans == []
+    assert read(here.manager) == expected and here.manager.memory.epoch == 1
+
+
 def test_another_tenant_finds_nothing_of_the_last_one() -> None:
     here = world(slots=dict.fromkeys(PROFILE.kinds, 4))
     publish(here.manager, salt=b"a")
@@ -648,6 +836,15 @@ def test_a_layout_that_kernels_can_not_copy_is_refused() -> None:
     assert str(refused.value) == (
         "swa_window: part 'rows' of layer 0 has 12 bytes from byte 0 on, in slots of 64; fix: use multiples of 16"
     )
+
+
+def test_a_manager_whose_slots_kernels_can_not_copy_is_refused() -> None:
+    profile = Bench.profile(4, Bench.group("kv", "compressed_kv", 4, 4))  # rows of a byte
+    buffer = HostLauncher().empty((4096,), np.uint8)
+    memory = {"compressed_kv": RemoteMemory(buffer.pointer.address, 4096)}
+    with pytest.raises(LaunchRefused, match=r"compressed_kv: part 'rows' of layer 0 has 4 bytes .*fix: use multiples"):
+        Manager(profile, {"compressed_kv": 4}, KernelBackend(HostLauncher()), buffers=memory)
+    Manager(profile, {"compressed_kv": 4}, KernelBackend(HostLauncher()))  # over memory of the host
 
 
 @pytest.mark.parametrize("given", [{"staged_bytes": 15}, {"entries": 0}])

@@ -13,7 +13,7 @@ from kvfsm.kernels.checks import What
 from kvfsm.kernels.copies import gather_plan, window_gather, window_gather_plan
 from kvfsm.kernels.graph_watch import GraphWatch, pointer_of
 from kvfsm.kernels.launch import Launcher, Pointer
-from kvfsm.kernels.reading import Check, Side
+from kvfsm.kernels.reading import Check, Side, draining
 from kvfsm.kernels.words import put_words_plan
 from kvfsm.runtime.generated import KINDS, Refusal
 from kvfsm.runtime.generated.models import PROFILES
@@ -140,6 +140,26 @@ def test_each_replay_reads_the_pages_of_its_step(decoding: Decoding) -> None:
     decoding.compare([third, second])
     decoding.replay([second])
     decoding.compare([second])
+    told, lost = decoding.watch.violations()
+    assert (len(told), lost, decoding.watch.refusals(BUCKET).tolist()) == (0, 0, [0] * BUCKET)
+
+
+def test_rows_go_on_over_what_was_reset_under_them(decoding: Decoding) -> None:
+    """They hold what they share, in a state that nobody new may read."""
+    manager, granule = decoding.manager, decoding.profile.granule
+    prompt = list(range(2 * granule + 3))
+    keys = manager.keys(prompt)
+    manager.publish(manager.reserve(keys, 0, 2))
+    row = manager.requests.admit(len(prompt), lease=manager.acquire(manager.match(keys, len(prompt))))
+    decoding.replay([row])
+    pool, shared = manager.core.pools["compressed_kv"], manager.requests.table("compressed_kv", np.array([row]))[0, :2]
+    assert draining("compressed_kv", pool.table.words[shared]).tolist() == [False, False]
+    manager.reset()
+    assert draining("compressed_kv", pool.table.words[shared]).tolist() == [True, True]
+    other = manager.requests.admit(3)
+    for rows in ([row], [other, row]):
+        decoding.replay(rows)
+        decoding.compare(rows)
     told, lost = decoding.watch.violations()
     assert (len(told), lost, decoding.watch.refusals(BUCKET).tolist()) == (0, 0, [0] * BUCKET)
 

@@ -177,6 +177,9 @@ def test_granules_that_are_no_whole_numbers_are_refused() -> None:
         ({"io_bytes": -1}, "io_bytes=-1; give a whole number of at least 1"),
         ({"cold": -1}, "cold=-1; give a whole number of at least 0"),
         ({"rows": -1}, "rows=-1; give a whole number of at least 0"),
+        ({"rows": 1.5}, "rows=1.5; give a whole number of at least 0"),
+        ({"cold": "4"}, "cold='4'; give a whole number of at least 0"),
+        ({"copy_bytes": True}, "copy_bytes=True; give a whole number of at least 1"),
         ({"writes": "back"}, "writes='back'; give 'write_through' or 'none'"),
     ],
 )

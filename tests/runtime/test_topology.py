@@ -353,6 +353,15 @@ def test_a_reallocation_that_cannot_be_changes_nothing() -> None:
         (None, {"buffers": {"ondisk_prefix": shared}}, "buffers are given for"),
         (None, {"buffers": {"compressed_kv": shared, "indexer_state": shared}}, "share memory"),
         (None, {"buffers": {"uncompressed_tail": arena.reshape(-1)}}, "is memory of swa_window|writable bytes"),
+        (None, {"buffers": {"swa_window": "rows"}}, "the buffer of swa_window is a str: .*; give contiguous memory of"),
+        (None, {"buffers": {"swa_window": shared[::2]}}, "the buffer of swa_window is a ndarray: .*; give contiguous"),
+        (None, {"buffers": [shared]}, r"buffers=\[array.*; give a mapping whose keys are kinds"),
+        (None, {"buffers": 0}, "buffers=0; give a mapping"),
+        (None, {"void": "x"}, "void='x'; give True or False"),
+        (5, {}, "slots=5; give a mapping"),
+        (dict.fromkeys(PROFILE.kinds, 1.5), {}, "1.5 slots of compressed_kv; give a whole number of at least 0"),
+        (dict.fromkeys(PROFILE.kinds, "4"), {}, "'4' slots of compressed_kv; give a whole number"),
+        (dict.fromkeys(PROFILE.kinds, True), {}, "True slots of compressed_kv; give a whole number"),
     ]
     for slots, options, text in calls:
         with pytest.raises(Exception, match=text):
