@@ -27,8 +27,8 @@ from ..runtime.arena import RemoteBytes, RemoteMemory, check_slots
 from ..runtime.layout import Layout
 from ..runtime.lease import Done
 from ..runtime.table import Fired
-from . import copies
-from . import packed as packed_form
+from . import copies, packed_form
+from . import packed as packing
 from .device_words import DeviceWords, Pins
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .outbox import ALIGNMENT
@@ -193,8 +193,8 @@ class KernelBackend:
             for some in _slices(len(numbers), room):
                 (ids,) = self._outbox.send(numbers[some].astype(np.int32))
                 count = some.stop - some.start
-                where = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
-                plan = packed_form.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
+                where = packing.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
+                plan = packing.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
                 self.launcher.launch(plan)
                 bodies = self._staged.download(count * stride).reshape(count, stride)
                 sizes = self._sizes.download(count).tolist()
@@ -231,8 +231,8 @@ class KernelBackend:
                 self._staged.write(bodies)
                 forms = np.array([one.lossy for one in found[some]], np.uint8)
                 ids, where, lossy = self._outbox.send(numbers[some].astype(np.int32), begins[:-1], forms)
-                place = packed_form.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
-                self.launcher.launch(packed_form.expand_plan(cut, place, self._staged.pointer, where, lossy))
+                place = packing.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
+                self.launcher.launch(packing.expand_plan(cut, place, self._staged.pointer, where, lossy))
 
     def watch(self, core: Core, pools: Mapping[str, Pool]) -> Callable[[], None]:
         """Make memory for the words of these pools; they are followed from the call of what is returned on.
@@ -243,10 +243,10 @@ class KernelBackend:
             ValueError: another manager has the backend.
             LaunchRefused: as ``arenas``.
         """
-        if self._is_anothers(core):
+        if self._core() not in (None, core):
             gc.collect()  # a manager that nobody has any more refers to itself, and is there until this
-            if self._is_anothers(core):
-                raise ValueError("the backend serves another manager; fix: make one for each, or let go of the other")
+        if self._core() not in (None, core):
+            raise ValueError("the backend serves another manager; fix: make one for each, or let go of the other")
         for pool in pools.values():
             if pool.arena.is_remote:
                 _check_layout(pool.arena.layout)
@@ -328,9 +328,6 @@ class KernelBackend:
         "revalidate": _revalidate,
         "scrub": _scrub,
     }
-
-    def _is_anothers(self, core: Core) -> bool:
-        return self._core() not in (None, core)
 
     # ---- launches ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ device memory (``Violations``), which the host empties when it likes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Generic
 
@@ -19,9 +19,28 @@ import numpy.typing as npt
 
 from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
-from .copies import check_arena, check_multiple
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, require_bytes
-from .reading import CHECK, HEADERS, Check, Memory, Side, answers, check_values, in_use, touchable
+from .draft import Draft, named
+from .launch import Argument, Kernel, LaunchPlan, Pointer
+from .reading import (
+    CHECK,
+    HEADERS,
+    IDS,
+    LIVE,
+    MACHINE,
+    MOST,
+    SLOTS,
+    Check,
+    Memory,
+    Side,
+    answers,
+    check_values,
+    in_use,
+    machine_of,
+    refused_versions,
+    require_check,
+    require_slots,
+    touchable,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.uint64]
@@ -34,19 +53,15 @@ FROM = np.array([0x7F4A7C15, 0x94D049BB, 0xBF58476D, 0x133111EB], np.uint32)
 WIDEST = 2**24 - 3
 """Entries of a table's row that a block can rank in the upper 24 bits of a number."""
 
-_MACHINE = Argument("machine", "u32", "kv_events::Machine of the slots")
-_LIVE = Argument("live", "const i64*", "int64 [1], entries in use; None: all", nullable=True)
-
 PAGE_CHECKSUM = Kernel(
     "page_checksum",
     "checks.cu",
     (
         Argument("arena", "const u8*", "uint8 [slots, stride], from the first byte of a page on", alignment=16),
-        Argument("stride", "u64", "bytes from one slot to the next"),
-        Argument("slots", "u32", "slots of the arena"),
-        Argument("ids", "const i32*", "int32 [most], slots"),
-        _LIVE,
-        Argument("most", "u32", "entries"),
+        *SLOTS,
+        IDS,
+        LIVE,
+        MOST,
         Argument("bytes", "u32", "of a page, a multiple of 16"),
         Argument("sums", "u64*", "uint64 [most]"),
         *CHECK,
@@ -63,11 +78,11 @@ VERIFIED_PREFIX = Kernel(
         Argument("blocks", "u32", "of all requests"),
         Argument("sums", "const u64*", "uint64 [blocks], as found; None: nothing is compared", nullable=True),
         Argument("wanted", "const u64*", "uint64 [blocks], as published", nullable=True),
-        _LIVE,
-        Argument("most", "u32", "requests"),
+        LIVE,
+        MOST,
         Argument("verified", "u32*", "uint32 [most], leading blocks that verify"),
         Argument("reasons", "u8*", "uint8 [most], why the next one does not; 0 where there is none"),
-        _MACHINE,
+        MACHINE,
         Argument("words", "const u64*", "uint64 [slots], the state words"),
         Argument("expected", "const u32*", "uint32 [blocks], generations"),
     ),
@@ -80,25 +95,25 @@ CHECK_TOPOLOGY = Kernel(
         Argument("captured", "const i64*", "int64 [numbers], of the signature as it was captured"),
         Argument("present", "const i64*", "int64 [numbers], as it is"),
         Argument("numbers", "u32", "of the signature"),
-        Argument("epoch", "const i64*", "int64 [1], of the pool"),
+        Argument("epoch", "const i64*", "int64 [1], of the pool", bytes_min=8),
         Argument("captured_epoch", "i64", "of the pool at the capture"),
         Argument("table", "const i32*", "int32 [rows, width], slots"),
         Argument("width", "u32", "entries of a row"),
         Argument("slots", "u32", "slots of the arena"),
         Argument("span", "u32", "tokens that an entry covers"),
-        Argument("is_ring", "u32", "1: block b is at entry b % width; 0: at entry b"),
+        Argument("is_ring", "u32", "1: block b is at entry b % width; 0: at entry b", is_flag=True),
         Argument("guard", "i32", "names no slot"),
         Argument("scratch", "i32", "slot for writes that are nobody's"),
-        Argument("live", "const i64*", "int64 [1], rows in use; those after them are padding"),
+        Argument("live", "const i64*", "int64 [1], rows in use; those after them are padding", bytes_min=8),
         Argument("positions", "const i64*", "int64 [rows], of each row's last token"),
         Argument("rows", "u32", "of the table"),
         Argument("refused", "u8*", "uint8 [rows]: 0, or why the launches that follow must leave a row alone"),
-        Argument("is_first", "u32", "0: rows that have a code already keep it"),
+        Argument("is_first", "u32", "0: rows that have a code already keep it", is_flag=True),
         Argument("records", "u32*", "uint32 [capacity, 8], see Violations", alignment=16),
-        Argument("cursor", "u64*", "uint64 [1], violations so far"),
-        Argument("consumed", "const u64*", "uint64 [1], of those, how many the host has taken"),
+        Argument("cursor", "u64*", "uint64 [1], violations so far", bytes_min=8),
+        Argument("consumed", "const u64*", "uint64 [1], of those, how many the host has taken", bytes_min=8),
         Argument("capacity", "u32", "records of the ring"),
-        _MACHINE,
+        MACHINE,
         Argument("words", "const u64*", "uint64 [slots], the state words; None: not looked at", nullable=True),
         Argument("expected", "const u32*", "uint32 [rows, width], generations; None: any", nullable=True),
     ),
@@ -259,7 +274,7 @@ def verified_prefix(
     The answer is of one moment; a pin on what verified keeps it true.
     Bytes moved: at most 32 a block and 5 a request; bound by the launch.
     """
-    codes = answers(Check(check.kind, check.words, check.expected, np.zeros(len(ids), np.uint8)), ids)
+    codes = answers(replace(check, refusals=np.zeros(len(ids), np.uint8)), ids)
     if sums is not None and wanted is not None:
         codes = np.where((codes == 0) & (sums != wanted), np.uint8(Refusal.FAILED), codes)
     ends = np.minimum(offsets, len(ids)).astype(np.int64)
@@ -337,7 +352,7 @@ def check_topology(
         kind: of the slots.
         slots: of the arena.
         words: uint64 [slots]; None looks at no word. A live row may read what a reader may, and what is being filled.
-        expected: uint32 [rows, width], generations; None takes any.
+        expected: uint32 [rows, width], generations, beside words; None takes any.
         is_first: False keeps the codes that other tables of the batch have put into ``refused``.
 
     Bytes moved: 16 a number of the signature and 12 to 16 an entry, all from the cache; bound by the launch.
@@ -417,16 +432,15 @@ def page_checksum_plan(
     Raises:
         LaunchRefused: bytes or strides that are no multiples of 16, or too little memory.
     """
-    kernel = PAGE_CHECKSUM
-    check_multiple(kernel, "bytes", bytes, 16)
-    check_multiple(kernel, "stride", stride, 16)
-    check_arena(kernel, arena, stride, slots, bytes)
-    require_bytes(kernel, "ids", ids, 4 * most)
-    require_bytes(kernel, "sums", sums, 8 * most)
-    if live is not None:
-        require_bytes(kernel, "live", live, 8)
-    values = (arena, stride, slots, ids, live, most, bytes, sums, *check_values(kernel, check, slots, most))
-    return LaunchPlan(kernel, (most, 1, 1), values)
+    draft = Draft(
+        PAGE_CHECKSUM, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, sums=sums,
+        **check_values(PAGE_CHECKSUM, check),
+    )  # fmt: skip
+    draft.require_multiple(16, "bytes")
+    require_slots(draft, bytes)
+    require_check(draft, most)
+    draft.require_bytes(ids=4 * most, sums=8 * most)
+    return draft.plan((most, 1, 1))
 
 
 def verified_prefix_plan(
@@ -449,24 +463,23 @@ def verified_prefix_plan(
         LaunchRefused: sums on one side only, a writer's check, or too little memory.
     """
     kernel = VERIFIED_PREFIX
-    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
-    if (sums is None) != (wanted is None):
-        raise LaunchRefused(f"{where} has sums on one side only; fix: pass both, or None for both")
-    if check.side != Side.READER:
-        raise LaunchRefused(f"{where} has a writer's check; fix: a prefix is verified for who reads it")
-    needs: list[tuple[str, Pointer | None, int]] = [
-        ("offsets", offsets, 4 * (most + 1)), ("ids", ids, 4 * blocks), ("sums", sums, 8 * blocks),
-        ("wanted", wanted, 8 * blocks), ("live", live, 8), ("verified", verified, 4 * most),
-        ("reasons", reasons, most), ("words", check.words, 8 * slots), ("expected", check.expected, 4 * blocks),
-    ]  # fmt: skip
-    for name, pointer, need in needs:
-        if pointer is not None:
-            require_bytes(kernel, name, pointer, need)
-    values = (
-        offsets, ids, slots, blocks, sums, wanted, live, most, verified, reasons, check.machine, check.words,
-        check.expected,
+    draft = Draft(
+        kernel, offsets=offsets, ids=ids, slots=slots, blocks=blocks, sums=sums, wanted=wanted, live=live, most=most,
+        verified=verified, reasons=reasons, machine=machine_of(kernel, check.kind), words=check.words,
+        expected=check.expected,
     )  # fmt: skip
-    return LaunchPlan(kernel, (most, 1, 1), values)
+    if (sums is None) != (wanted is None):
+        alone = "wanted" if sums is None else "sums"
+        raise draft.refusal(alone, "pass sums and wanted, or None for both")
+    if check.side != Side.READER:
+        raise kernel.refusal("machine", f"is of {check.side!r}; fix: a prefix is verified for a reader")
+    if check.versions is not None:
+        raise refused_versions(kernel)
+    draft.require_bytes(
+        offsets=4 * (most + 1), ids=4 * blocks, sums=8 * blocks, wanted=8 * blocks, verified=4 * most, reasons=most,
+        words=8 * slots, expected=4 * blocks,
+    )  # fmt: skip
+    return draft.plan((most, 1, 1))
 
 
 def check_topology_plan(
@@ -490,27 +503,22 @@ def check_topology_plan(
     """A block for each of ``count`` rows; arguments as in ``CHECK_TOPOLOGY``.
 
     Raises:
-        LaunchRefused: a span below 1, a ring without room, a table too wide, or too little memory.
+        LaunchRefused: a span below 1, a ring without room, a table too wide, generations without words, or too little
+            memory.
     """
     kernel = CHECK_TOPOLOGY
-    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
-    if rows.span < 1 or ring.capacity < 1:
-        raise LaunchRefused(f"{where} has span={rows.span}, capacity={ring.capacity}; fix: pass at least 1 of each")
-    if width >= WIDEST:
-        raise LaunchRefused(f"{where} has rows of {width} entries; fix: use fewer than {WIDEST}")
-    needs: list[tuple[str, Pointer | None, int]] = [
-        ("captured", captured, 8 * numbers), ("present", present, 8 * numbers), ("epoch", epoch, 8),
-        ("table", rows.table, 4 * count * width), ("live", rows.live, 8), ("positions", rows.positions, 8 * count),
-        ("refused", refused, count), ("records", ring.records, RECORD.itemsize * ring.capacity),
-        ("cursor", ring.cursor, 8), ("consumed", ring.consumed, 8), ("words", words, 8 * slots),
-        ("expected", expected, 4 * count * width),
-    ]  # fmt: skip
-    for name, pointer, need in needs:
-        if pointer is not None:
-            require_bytes(kernel, name, pointer, need)
-    values = (
-        captured, present, numbers, epoch, captured_epoch, rows.table, width, slots, rows.span, int(rows.is_ring),
-        rows.guard, rows.scratch, rows.live, rows.positions, count, refused, int(is_first), ring.records, ring.cursor,
-        ring.consumed, ring.capacity, list(KINDS).index(kind), words, expected,
+    draft = Draft(
+        kernel, **named(rows), **named(ring), captured=captured, present=present, numbers=numbers, epoch=epoch,
+        captured_epoch=captured_epoch, width=width, slots=slots, rows=count, refused=refused, is_first=is_first,
+        machine=machine_of(kernel, kind), words=words, expected=expected,
     )  # fmt: skip
-    return LaunchPlan(kernel, (count, 1, 1), values)
+    draft.require_least(1, "span", "capacity")
+    if width >= WIDEST:
+        raise draft.refusal("width", f"use fewer than {WIDEST} entries")
+    if words is None and expected is not None:
+        raise draft.refusal("expected", "pass the words too, which have the generations")
+    draft.require_bytes(
+        captured=8 * numbers, present=8 * numbers, table=4 * count * width, positions=8 * count, refused=count,
+        records=RECORD.itemsize * ring.capacity, words=8 * slots, expected=4 * count * width,
+    )  # fmt: skip
+    return draft.plan((count, 1, 1))

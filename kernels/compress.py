@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .call_refusal import CallRefusal
+from .draft import Draft, named
 from .floats import (
     canonical,
     difference,
@@ -35,25 +36,22 @@ from .floats import (
     to_bf16,
     total,
 )
-from .fp8 import (
+from .fp8 import Entries, require_least_peak, require_page, writable
+from .fp8_rows import (
     INDEX_LEAST_PEAK,
+    V4_BYTES,
     V4_CODES,
-    V4_DATA_BYTES,
     V4_ELEMENTS,
     V4_GROUP,
     V4_LEAST_PEAK,
-    V4_SCALE_BYTES,
-    Entries,
-    check_least_peak,
     quantised,
     row_views,
     scales_of,
     v4_scales_of,
     v4_views,
-    writable,
 )
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, Value, blocks, require_bytes
-from .reading import CHECK, HEADERS, Check, Memory, check_values
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
+from .reading import CHECK, HEADERS, IDS, LIVE, MOST, SLOTS, Check, Memory, check_values, in_use
 
 Arrays = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -223,7 +221,7 @@ def compress_index_key(
 
 def _within(compressor: Compressor, windows: Windows[Arrays], refusals: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
     """Entries in use, not refused before, whose rows and position are there; the others of those in use are refused."""
-    used = windows.most if windows.live is None else min(max(int(windows.live[0]), 0), windows.most)
+    used = in_use(None if windows.live is None else int(windows.live[0]), windows.most)
     starts, positions, origin = windows.current[:used], windows.positions[:used], windows.origin[:used]
     good = (starts.astype(np.int64) + compressor.ratio <= windows.row_count) & (positions < windows.position_count)
     good &= origin <= (CARRY if compressor.overlaps else NOTHING)
@@ -341,21 +339,20 @@ _WINDOWS = (
     Argument("positions", "const u32*", "uint32 [most]"),
     Argument("origin", "const u8*", "uint8 [most]: the window before is nowhere, among the rows, carried over"),
     Argument("previous", "const u32*", "uint32 [most], its first row there"),
-    Argument("live", "const i64*", "int64 [1], entries in use; None: all of most", nullable=True),
-    Argument("most", "u32", "entries there is room for"),
+    LIVE,
+    MOST,
     Argument("elements", "u32", "of an entry"),
     Argument("ratio", "u32", "rows of a window"),
-    Argument("overlaps", "u32", "1: windows are pooled with the one before"),
+    Argument("overlaps", "u32", "1: windows are pooled with the one before", is_flag=True),
     Argument("rope", "u32", "channels at the end that positions turn"),
     Argument("epsilon", "float", "added to the mean square"),
-    Argument("rows_folded", "u32", "1: gates of the rows hold the bias"),
-    Argument("carry_folded", "u32", "1: gates of the carried rows hold it"),
+    Argument("rows_folded", "u32", "1: gates of the rows hold the bias", is_flag=True),
+    Argument("carry_folded", "u32", "1: gates of the carried rows hold it", is_flag=True),
 )
 _PAGES = (
     Argument("arena", "u8*", "uint8 [slots, stride] from the page of slot 0 on", alignment=16),
-    Argument("stride", "u64", "bytes from a slot to the next"),
-    Argument("slots", "u32", "of the pool"),
-    Argument("ids", "const i32*", "int32 [most]"),
+    *SLOTS,
+    IDS,
     Argument("rows", "const u32*", "uint32 [most], row of the page; no row of a slot twice"),
     Argument("page_rows", "u32", "rows of a page"),
     Argument("least_peak", "float", "a smaller peak of a group counts as this"),
@@ -375,7 +372,12 @@ COMPRESS_V4 = Kernel("compress_v4", "compress.cu", (*_WINDOWS, *_PAGES, *CHECK),
 COMPRESS_INDEX_KEY = Kernel(
     "compress_index_key",
     "compress.cu",
-    (*_WINDOWS, *_PAGES, Argument("power_of_two", "u32", "1: scales are rounded up to powers of two"), *CHECK),
+    (
+        *_WINDOWS,
+        *_PAGES,
+        Argument("power_of_two", "u32", "1: scales are rounded up to powers of two", is_flag=True),
+        *CHECK,
+    ),
     _HEADERS,
     threads=128,
 )
@@ -383,10 +385,10 @@ COMPRESS_INDEX_KEY = Kernel(
 
 def compress_plan(compressor: Compressor, windows: Windows[Pointer], out: Pointer, refusals: Pointer) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or a shape that the kernel doesn't take."""
-    given = _window_values(COMPRESS, compressor, windows, ELEMENTS_MAX)
-    require_bytes(COMPRESS, "out", out, 4 * compressor.elements * windows.most)
-    require_bytes(COMPRESS, "refusals", refusals, windows.most)
-    return LaunchPlan(COMPRESS, blocks(windows.most, 1), (*given, out, refusals))
+    draft = Draft(COMPRESS, **named(windows), **named(compressor), out=out, refusals=refusals)
+    _require_windows(draft, compressor, windows)
+    draft.require_bytes(out=4 * compressor.elements * windows.most, refusals=windows.most)
+    return draft.plan(blocks(windows.most, 1))
 
 
 def compress_v4_plan(
@@ -397,13 +399,11 @@ def compress_v4_plan(
     least_peak: float = V4_LEAST_PEAK,
 ) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or entries are not of 512 with 64 turned."""
-    if (compressor.elements, compressor.rope) != (V4_ELEMENTS, V4_ELEMENTS - V4_CODES):
-        what = f"entries of {compressor.elements}, {compressor.rope} of them turned"
-        raise LaunchRefused(f"kv_compress_v4 is given {what}; fix: 512 and 64, or compress to float32")
-    pages = _page_values(COMPRESS_V4, entries, V4_DATA_BYTES + V4_SCALE_BYTES, windows, least_peak)
-    given = (*_window_values(COMPRESS_V4, compressor, windows, V4_ELEMENTS), *pages)
-    values = (*given, *check_values(COMPRESS_V4, check, entries.slots, windows.most))
-    return LaunchPlan(COMPRESS_V4, blocks(windows.most, 1), values)
+    draft = _draft(COMPRESS_V4, compressor, windows, entries, check, least_peak=least_peak)
+    _require_exactly(draft, elements=V4_ELEMENTS, rope=V4_ELEMENTS - V4_CODES)
+    _require_windows(draft, compressor, windows)
+    require_page(draft, V4_BYTES)
+    return draft.plan(blocks(windows.most, 1))
 
 
 def compress_index_key_plan(
@@ -415,88 +415,67 @@ def compress_index_key_plan(
     power_of_two: bool = False,
 ) -> LaunchPlan:
     """A block for four entries. LaunchRefused: memory is too short, or keys are not of 128."""
-    if compressor.elements != INDEX_ELEMENTS:
-        what = f"keys of {compressor.elements}"
-        raise LaunchRefused(f"kv_compress_index_key is given {what}; fix: {INDEX_ELEMENTS}, or compress to float32")
-    pages = _page_values(COMPRESS_INDEX_KEY, entries, INDEX_ELEMENTS + 4, windows, least_peak)
-    given = (*_window_values(COMPRESS_INDEX_KEY, compressor, windows, INDEX_ELEMENTS), *pages, int(power_of_two))
-    values = (*given, *check_values(COMPRESS_INDEX_KEY, check, entries.slots, windows.most))
-    return LaunchPlan(COMPRESS_INDEX_KEY, blocks(windows.most, KEYS_AT_ONCE), values)
+    given: dict[str, Value] = {"least_peak": least_peak, "power_of_two": power_of_two}
+    draft = _draft(COMPRESS_INDEX_KEY, compressor, windows, entries, check, **given)
+    _require_exactly(draft, elements=INDEX_ELEMENTS)
+    _require_windows(draft, compressor, windows)
+    require_page(draft, INDEX_ELEMENTS + 4)
+    return draft.plan(blocks(windows.most, KEYS_AT_ONCE))
 
 
-def _window_values(
-    kernel: Kernel, compressor: Compressor, windows: Windows[Pointer], elements_max: int
-) -> tuple[Value, ...]:
-    elements, width, ratio, rope = compressor.elements, compressor.width, compressor.ratio, compressor.rope
-    if elements % CHANNELS or not CHANNELS <= elements <= elements_max or rope % CHANNELS or not 0 <= rope <= elements:
-        what = f"entries of {elements}, {rope} of them turned"
-        raise LaunchRefused(f"{kernel.symbol} is given {what}; fix: multiples of {CHANNELS}, up to {elements_max}")
-    if ratio < 1:
-        raise LaunchRefused(f"{kernel.symbol} is given windows of {ratio} rows; fix: at least 1")
-    for name, stride, least in (
-        ("row_stride", windows.row_stride, width),
-        ("carry_stride", windows.carry_stride, elements if windows.carry_count else 0),
-    ):
-        if stride < least or stride % CHANNELS:
-            raise LaunchRefused(
-                f"{kernel.symbol} is given {name} {stride}; fix: a multiple of {CHANNELS}, at least {least}"
-            )
-    for name, pointer, need in (
-        ("kv", windows.kv, _span(windows.row_count, windows.row_stride, width)),
-        ("gate", windows.gate, _span(windows.row_count, windows.row_stride, width)),
-        ("bias", windows.bias, 4 * ratio * width),
-        ("weight", windows.weight, 4 * elements),
-        ("rotary", windows.rotary, 4 * windows.position_count * rope),
-        ("current", windows.current, 4 * windows.most),
-        ("positions", windows.positions, 4 * windows.most),
-        ("origin", windows.origin, windows.most),
-        ("previous", windows.previous, 4 * windows.most),
-    ):
-        require_bytes(kernel, name, pointer, need)
-    for name, carried in (("carry_kv", windows.carry_kv), ("carry_gate", windows.carry_gate)):
-        if carried is None and windows.carry_count:
-            raise LaunchRefused(
-                f"{kernel.symbol} is given {windows.carry_count} carried rows without {name}; fix: pass it"
-            )
-        if carried is not None:
-            require_bytes(kernel, name, carried, _span(windows.carry_count, windows.carry_stride, elements))
-    return (
-        windows.kv,
-        windows.gate,
-        windows.row_count,
-        windows.row_stride,
-        windows.carry_kv,
-        windows.carry_gate,
-        windows.carry_count,
-        windows.carry_stride,
-        windows.bias,
-        windows.weight,
-        windows.rotary,
-        windows.position_count,
-        windows.current,
-        windows.positions,
-        windows.origin,
-        windows.previous,
-        windows.live,
-        windows.most,
-        elements,
-        ratio,
-        int(compressor.overlaps),
-        rope,
-        compressor.epsilon,
-        int(compressor.rows_folded),
-        int(compressor.carry_folded),
-    )
-
-
-def _page_values(
-    kernel: Kernel, entries: Entries, row_bytes: int, windows: Windows[Pointer], least_peak: float
-) -> tuple[Value, ...]:
-    check_least_peak(kernel, least_peak)
+def _draft(
+    kernel: Kernel,
+    compressor: Compressor,
+    windows: Windows[Pointer],
+    entries: Entries,
+    check: Check[Pointer],
+    **given: Value,
+) -> Draft:
+    """Of entries that go into pages: as many as there are windows, and as many of them in use."""
+    values = named(entries) | named(windows) | named(compressor)
+    draft = Draft(kernel, **values, **given, **check_values(kernel, check))
     if entries.most != windows.most:
-        raise LaunchRefused(f"{kernel.symbol} is given {entries.most} places for {windows.most} windows; fix: as many")
-    pages, stride, slots, ids, rows, _, _, page_rows = entries.values(kernel, row_bytes * entries.page_rows)
-    return pages, stride, slots, ids, rows, page_rows, least_peak
+        raise draft.refusal("most", f"pass as many places for entries, which are {entries.most}")
+    if entries.live is not None and entries.live != windows.live:
+        raise draft.refusal("live", f"pass it with the windows; the entries have {entries.live}")
+    require_least_peak(draft)
+    return draft
+
+
+def _require_exactly(draft: Draft, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if draft.number(name) != size:
+            raise draft.refusal(name, f"pass {size}, or compress to float32")
+
+
+def _require_windows(draft: Draft, compressor: Compressor, windows: Windows[Pointer]) -> None:
+    elements, width, ratio, rope = compressor.elements, compressor.width, compressor.ratio, compressor.rope
+    draft.require_least(CHANNELS, "elements")
+    draft.require_least(1, "ratio")
+    draft.require_multiple(CHANNELS, "elements", "rope", "row_stride", "carry_stride")
+    if elements > ELEMENTS_MAX:
+        raise draft.refusal("elements", f"pass at most {ELEMENTS_MAX}")
+    if rope > elements:
+        raise draft.refusal("rope", f"pass at most {elements}, the elements of an entry")
+    draft.require_least(width, "row_stride")
+    if windows.carry_count:
+        draft.require_least(elements, "carry_stride")
+        for name in ("carry_kv", "carry_gate"):
+            if draft[name] is None:
+                raise draft.refusal(name, f"pass the {windows.carry_count} rows")
+    draft.require_bytes(
+        kv=_span(windows.row_count, windows.row_stride, width),
+        gate=_span(windows.row_count, windows.row_stride, width),
+        carry_kv=_span(windows.carry_count, windows.carry_stride, elements),
+        carry_gate=_span(windows.carry_count, windows.carry_stride, elements),
+        bias=4 * ratio * width,
+        weight=4 * elements,
+        rotary=4 * windows.position_count * rope,
+        current=4 * windows.most,
+        positions=4 * windows.most,
+        origin=windows.most,
+        previous=4 * windows.most,
+    )
 
 
 def _span(count: int, stride: int, width: int) -> int:

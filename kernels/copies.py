@@ -28,8 +28,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks, require_bytes
-from .reading import CHECK, HEADERS, Check, check_values, in_use, touchable
+from .draft import Draft
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
+from .reading import (
+    CHECK,
+    HEADERS,
+    IDS,
+    LIVE,
+    MOST,
+    SLOTS,
+    Check,
+    check_values,
+    in_use,
+    require_check,
+    require_slots,
+    touchable,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
@@ -42,26 +56,17 @@ STRIP_BYTES = 8192
 WARPS = 8
 """Of a block."""
 
-_ARENA = (
-    Argument("arena", "const u8*", "uint8 [slots, stride], from the first byte that is read", alignment=16),
-    Argument("stride", "u64", "bytes from one slot to the next"),
-    Argument("slots", "u32", "slots of the arena"),
-)
-_WRITTEN = (
-    Argument("arena", "u8*", "uint8 [slots, stride], from the first byte that is written", alignment=16),
-    *_ARENA[1:],
-)
-_ENTRIES = (
-    Argument("ids", "const i32*", "int32 [most], slots"),
-    Argument("live", "const i64*", "int64 [1], entries in use; None: all", nullable=True),
-    Argument("most", "u32", "entries"),
-    Argument("bytes", "u32", "of a slot that are copied, a multiple of 16"),
-)
+COUNTED = 2**32
+"""Strips and entries of a launch are fewer: kernels number them in 32 bits."""
+
+_READ = (Argument("arena", "const u8*", "uint8 [slots, stride], from what is read on", alignment=16), *SLOTS)
+_WRITTEN = (Argument("arena", "u8*", "uint8 [slots, stride], from what is written on", alignment=16), *SLOTS)
+_ENTRIES = (IDS, LIVE, MOST, Argument("bytes", "u32", "of a slot that are copied, a multiple of 16"))
 
 GATHER = Kernel(
     "gather",
     "copies.cu",
-    (*_ARENA, *_ENTRIES, Argument("out", "u8*", "uint8 [most, bytes]", alignment=16), *CHECK),
+    (*_READ, *_ENTRIES, Argument("out", "u8*", "uint8 [most, bytes]", alignment=16), *CHECK),
     headers=HEADERS,
 )
 SCATTER = Kernel(
@@ -80,7 +85,7 @@ WINDOW_GATHER = Kernel(
     "window_gather",
     "copies.cu",
     (
-        *_ARENA,
+        *_READ,
         Argument("table", "const i32*", "int32 [most, width], slots; no slot where there is no block"),
         Argument("width", "u32", "entries of a request"),
         Argument("block_rows", "u32", "rows of a slot"),
@@ -89,8 +94,8 @@ WINDOW_GATHER = Kernel(
         Argument("row_bytes", "u32", "a multiple of 4"),
         Argument("positions", "const i64*", "int64 [most], of the last row of each window; negative: no window"),
         Argument("rows", "u32", "of a window"),
-        Argument("live", "const i64*", "int64 [1], requests in use; None: all", nullable=True),
-        Argument("most", "u32", "requests"),
+        LIVE,
+        MOST,
         Argument("out", "u8*", "uint8 [most, rows, row_bytes], oldest first, from row 0 on", alignment=16),
         *CHECK,
     ),
@@ -102,14 +107,14 @@ INDEXER_GATHER = Kernel(
     (
         Argument("keys", "const u8*", "uint8 [slots, stride], from the first key on", alignment=16),
         Argument("scales", "const u8*", "uint8 [slots, stride], from the first scale on", alignment=4, nullable=True),
-        *_ARENA[1:],
-        Argument("ids", "const i32*", "int32 [most], slots"),
+        *SLOTS,
+        IDS,
         Argument("starts", "const u32*", "uint32 [most + 1], where the rows of each entry begin in the output"),
         Argument("slot_rows", "u32", "rows of a slot"),
         Argument("key_bytes", "u32", "of a row, a multiple of 16"),
         Argument("scale_bytes", "u32", "of a row, a multiple of 4"),
-        Argument("live", "const i64*", "int64 [1], entries in use; None: all", nullable=True),
-        Argument("most", "u32", "entries"),
+        LIVE,
+        MOST,
         Argument("out_keys", "u8*", "uint8 [out_rows, key_bytes]", alignment=16),
         Argument("out_scales", "u8*", "uint8 [out_rows, scale_bytes]", alignment=4, nullable=True),
         Argument("out_rows", "u32", "rows of the output"),
@@ -208,7 +213,8 @@ def window_gather(
     """
     width, block_rows, rows = table.shape[1], pages.shape[1] * pages.shape[2], out.shape[1]
     for request, last in enumerate(positions[: in_use(live, len(positions))].tolist()):
-        window = np.arange(max(0, last + 1 - rows), last + 1)
+        first = max(0, last + 1 - rows)
+        window = first + np.arange(last + 1 - first)
         touched, of = np.unique(window // block_rows % width, return_inverse=True)
         slots = table[request, touched]
         allowed = _allowed(pages, slots, check, request * width + touched)
@@ -294,7 +300,9 @@ def gather_plan(
     Raises:
         LaunchRefused: bytes or strides that are no multiples of 16, too little memory, or too many strips.
     """
-    return _slots_plan(GATHER, "out", arena, stride, slots, ids, most, bytes, out, live, check)
+    return _slots_plan(
+        GATHER, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, out=out
+    )
 
 
 def scatter_plan(
@@ -310,7 +318,9 @@ def scatter_plan(
     check: Pointers | None = None,
 ) -> LaunchPlan:
     """As ``gather_plan``."""
-    return _slots_plan(SCATTER, "data", arena, stride, slots, ids, most, bytes, data, live, check)
+    return _slots_plan(
+        SCATTER, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, data=data
+    )
 
 
 def scrub_plan(
@@ -326,7 +336,10 @@ def scrub_plan(
     check: Pointers | None = None,
 ) -> LaunchPlan:
     """As ``gather_plan``."""
-    return _slots_plan(SCRUB, "pattern", arena, stride, slots, ids, most, bytes, pattern, live, check)
+    return _slots_plan(
+        SCRUB, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes,
+        pattern=pattern,
+    )  # fmt: skip
 
 
 def window_gather_plan(
@@ -355,44 +368,31 @@ def window_gather_plan(
         LaunchRefused: rows that no table of that width holds, pages that don't fit the slot, row bytes that are no
             multiple of 4, strides that are none of 16, too little memory, or too many strips.
     """
-    kernel = WINDOW_GATHER
-    page_rows = block_rows if page_rows is None else page_rows
-    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
-    for name, value in (("width", width), ("block_rows", block_rows), ("page_rows", page_rows), ("rows", rows)):
-        if value < 1:
-            raise LaunchRefused(f"{where} has {name}={value}; fix: pass at least 1")
+    draft = Draft(
+        WINDOW_GATHER, arena=arena, stride=stride, slots=slots, table=table, width=width, block_rows=block_rows,
+        page_rows=block_rows if page_rows is None else page_rows, page_stride=page_stride, row_bytes=row_bytes,
+        positions=positions, rows=rows, live=live, most=most, out=out, **check_values(WINDOW_GATHER, check),
+    )  # fmt: skip
+    page_rows = draft.number("page_rows")
+    draft.require_least(1, "width", "block_rows", "page_rows", "row_bytes", "rows")
     if block_rows % page_rows:
-        raise LaunchRefused(f"{where} has pages of {page_rows} rows; fix: use a divisor of {block_rows} rows of a slot")
+        raise draft.refusal("page_rows", f"use a divisor of {block_rows} rows of a slot")
     held = block_rows if width == 1 else (width - 1) * block_rows + 1
     if rows > held:
-        raise LaunchRefused(
-            f"{where} gathers {rows} rows, and {width} entries of {block_rows} rows hold the last {held} at least; "
-            f"fix: gather at most {held}, or use a wider table"
-        )
+        what = f"{width} entries of {block_rows} rows hold the last {held} at least"
+        raise draft.refusal("rows", f"gather at most {held}, or use a wider table: {what}")
+    if most * width >= COUNTED:
+        raise draft.refusal("width", f"launch fewer than 2**32 entries; {most} requests have {most * width}")
     pages = block_rows // page_rows
-    multiple = 16 if row_bytes % 16 == 0 else 4
-    check_multiple(kernel, "row_bytes", row_bytes, 4)
-    check_multiple(kernel, "stride", stride, 16)
-    check_multiple(kernel, "page_stride", page_stride, multiple)
+    draft.require_multiple(4, "row_bytes")
+    draft.require_multiple(16 if row_bytes % 16 == 0 else 4, "page_stride")
     if pages > 1 and page_stride < page_rows * row_bytes:
-        raise LaunchRefused(
-            f"{where} has pages {page_stride} bytes apart; fix: they take at least {page_rows * row_bytes}"
-        )
-    extent = (pages - 1) * page_stride + page_rows * row_bytes
-    check_arena(kernel, arena, stride, slots, extent)
-    for name, pointer, need in (
-        ("table", table, 4 * most * width),
-        ("positions", positions, 8 * most),
-        ("out", out, most * rows * row_bytes),
-    ):
-        require_bytes(kernel, name, pointer, need)
-    strips = -(-page_rows // max(1, STRIP_BYTES // row_bytes))
+        raise draft.refusal("page_stride", f"pages take at least {page_rows * row_bytes} bytes")
+    require_slots(draft, (pages - 1) * page_stride + page_rows * row_bytes)
+    require_check(draft, most * width)
+    draft.require_bytes(table=4 * most * width, positions=8 * most, out=most * rows * row_bytes)
     touched = (rows + page_rows - 2) // page_rows + 1
-    values = (
-        arena, stride, slots, table, width, block_rows, page_rows, page_stride, row_bytes, positions, rows, live, most,
-        out, *check_values(kernel, check, slots, most * width),
-    )  # fmt: skip
-    return LaunchPlan(kernel, _grid(kernel, most * touched * strips, live), values)
+    return draft.plan(_grid(draft, touched * -(-page_rows // max(1, STRIP_BYTES // row_bytes))))
 
 
 def indexer_gather_plan(
@@ -419,83 +419,41 @@ def indexer_gather_plan(
         LaunchRefused: key bytes or strides that are no multiples of 16, scale bytes that are none of 4, scales on one
             side only, too little memory, or too many strips.
     """
-    kernel = INDEXER_GATHER
-    check_multiple(kernel, "key_bytes", key_bytes, 16)
-    check_multiple(kernel, "scale_bytes", scale_bytes, 4)
-    check_multiple(kernel, "stride", stride, 16)
-    where = f"kernels/cuda/{kernel.file}: {kernel.symbol}"
+    draft = Draft(
+        INDEXER_GATHER, keys=keys, scales=scales, stride=stride, slots=slots, ids=ids, starts=starts,
+        slot_rows=slot_rows, key_bytes=key_bytes, scale_bytes=scale_bytes, live=live, most=most, out_keys=out_keys,
+        out_scales=out_scales, out_rows=out_rows, **check_values(INDEXER_GATHER, check),
+    )  # fmt: skip
+    draft.require_least(1, "slot_rows", "key_bytes")
+    draft.require_multiple(16, "key_bytes")
+    draft.require_multiple(4, "scale_bytes")
     if (scales is None) != (out_scales is None):
-        raise LaunchRefused(f"{where} has scales on one side only; fix: pass both, or None for both")
-    if slot_rows < 1:
-        raise LaunchRefused(f"{where} has slot_rows={slot_rows}; fix: pass at least 1")
-    check_arena(kernel, keys, stride, slots, slot_rows * key_bytes, "keys")
-    require_bytes(kernel, "ids", ids, 4 * most)
-    require_bytes(kernel, "starts", starts, 4 * (most + 1))
-    require_bytes(kernel, "out_keys", out_keys, out_rows * key_bytes)
-    if scales is not None and out_scales is not None:
-        check_arena(kernel, scales, stride, slots, slot_rows * scale_bytes, "scales")
-        require_bytes(kernel, "out_scales", out_scales, out_rows * scale_bytes)
-    versions = None if check is None else check.versions
-    if versions is not None:
-        require_bytes(kernel, "versions", versions, 4 * most)
-    strips = -(-slot_rows // max(1, STRIP_BYTES // key_bytes))
-    values = (
-        keys, scales, stride, slots, ids, starts, slot_rows, key_bytes, scale_bytes, live, most, out_keys, out_scales,
-        out_rows, versions, *check_values(kernel, check, slots, most),
-    )  # fmt: skip
-    return LaunchPlan(kernel, _grid(kernel, most * strips, live), values)
+        alone = "out_scales" if scales is None else "scales"
+        raise draft.refusal(alone, "pass scales and out_scales, or None for both")
+    require_slots(draft, slot_rows * key_bytes, "keys")
+    if scales is not None:
+        require_slots(draft, slot_rows * scale_bytes, "scales")
+    require_check(draft, most)
+    draft.require_bytes(
+        ids=4 * most, starts=4 * (most + 1), out_keys=out_rows * key_bytes, out_scales=out_rows * scale_bytes
+    )
+    return draft.plan(_grid(draft, -(-slot_rows // max(1, STRIP_BYTES // key_bytes))))
 
 
-def _slots_plan(
-    kernel: Kernel,
-    other: str,
-    arena: Pointer,
-    stride: int,
-    slots: int,
-    ids: Pointer,
-    most: int,
-    bytes: int,
-    value: Pointer | int,
-    live: Pointer | None,
-    check: Pointers | None,
-) -> LaunchPlan:
-    check_multiple(kernel, "bytes", bytes, 16)
-    check_multiple(kernel, "stride", stride, 16)
-    check_arena(kernel, arena, stride, slots, bytes)
-    require_bytes(kernel, "ids", ids, 4 * most)
-    if isinstance(value, Pointer):
-        require_bytes(kernel, other, value, most * bytes)
-    values = (
-        arena, stride, slots, ids, live, most, bytes, value, *check_values(kernel, check, slots, most),
-    )  # fmt: skip
-    return LaunchPlan(kernel, _grid(kernel, most * -(-bytes // STRIP_BYTES), live), values)
+def _slots_plan(kernel: Kernel, check: Pointers | None, **given: Value) -> LaunchPlan:
+    """Of a copy between slots and rows that lie one after the other."""
+    draft = Draft(kernel, **given, **check_values(kernel, check))
+    most, size = draft.number("most"), draft.number("bytes")
+    draft.require_multiple(16, "bytes")
+    require_slots(draft, size)
+    require_check(draft, most)
+    draft.require_bytes(ids=4 * most, **{rows: most * size for rows in ("out", "data") if rows in draft})
+    return draft.plan(_grid(draft, -(-size // STRIP_BYTES)))
 
 
-def _grid(kernel: Kernel, strips: int, live: Pointer | None) -> tuple[int, int, int]:
-    """Blocks for so many strips, which kernels count in 32 bits."""
-    if strips >= 2**32:
-        raise LaunchRefused(
-            f"kernels/cuda/{kernel.file}: {kernel.symbol} would copy {strips} strips; fix: launch fewer than 2**32"
-        )
-    if live is not None:
-        require_bytes(kernel, "live", live, 8)
-    return blocks(strips, WARPS)
-
-
-def check_multiple(kernel: Kernel, name: str, value: int, multiple: int) -> None:
-    """Refuse a number of bytes that 16-byte access, or rows of scales, can't have."""
-    if value < 0 or value % multiple:
-        raise LaunchRefused(
-            f"kernels/cuda/{kernel.file}: {kernel.symbol} has {name}={value}; fix: use a multiple of {multiple}"
-        )
-
-
-def check_arena(kernel: Kernel, arena: Pointer, stride: int, slots: int, extent: int, name: str = "arena") -> None:
-    """Refuse an arena whose slots overlap or that ends before its last slot does."""
-    if slots > 1 and stride < extent:
-        raise LaunchRefused(
-            f"kernels/cuda/{kernel.file}: {kernel.symbol} has stride={stride}; fix: {extent} bytes of a slot need a "
-            f"stride of at least {extent}"
-        )
-    if slots:
-        require_bytes(kernel, name, arena, (slots - 1) * stride + extent)
+def _grid(draft: Draft, strips: int) -> tuple[int, int, int]:
+    """Blocks for ``most`` items of so many strips."""
+    total = draft.number("most") * strips
+    if total >= COUNTED:
+        raise draft.refusal("most", f"launch fewer than 2**32 strips; these are {total}")
+    return blocks(total, WARPS)

@@ -1,18 +1,6 @@
 """Rows that a cache keeps as FP8: gathered out of pages as bfloat16, and quantised into pages.
 
-A page is what a slot holds of one layer, or a part of it; rows are counted from its start. Three formats, each as its
-engine reads it:
-
-    v4    448 E4M3 codes in groups of 64, then 64 bfloat16 with positions; scales are powers of two, one byte each, and
-          lie behind all rows of the page: 576 + 8 bytes a row (FlashMLA's page of DeepSeek-V4, vLLM 0.33.0)
-    v32   512 E4M3 codes in groups of 128, four float32 scales, 64 bfloat16 with positions: 656 bytes a row (vLLM's of
-          DeepSeek-V3.2)
-    rows  a row of E4M3 codes with one float32 scale; scales lie behind all rows of the page. Indexer keys are such rows
-          of 128, 132 bytes each
-
-A scale is the greatest finite magnitude of its group over 448, at least ``least_peak`` over 448, so that no row is so
-small that its scale is flushed to zero and its codes become NaN. NaN stays NaN, infinities come back as the greatest
-value of their group, and neither moves the scale. Numbers below 2**-126 count as zero, going in and coming out.
+What a row is stands in ``fp8_rows.py``. References and plans are of ``cuda/fp8.cu``.
 """
 
 from __future__ import annotations
@@ -23,43 +11,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.layout import round_up
 from .call_refusal import CallRefusal
-from .floats import (
-    E4M3_MAX,
-    NAN_BITS,
-    bits_of,
-    floats_of,
-    from_bf16,
-    from_e4m3,
-    peak_of,
-    product,
-    quotient,
-    to_bf16,
-    to_e4m3,
+from .draft import Draft, named
+from .floats import from_bf16, to_bf16
+from .fp8_rows import (
+    LEAST_PEAK,
+    V4_BYTES,
+    V4_ELEMENTS,
+    V4_LEAST_PEAK,
+    V32_BYTES,
+    V32_ELEMENTS,
+    dequantised,
+    from_v4_row,
+    from_v32_row,
+    quantised,
+    row_views,
+    scales_of,
+    v4_row,
+    v4_views,
+    v32_row,
+    v32_view,
 )
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, Value, blocks, require_bytes
-from .reading import CHECK, HEADERS, Check, answers, check_values
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
+from .reading import (
+    CHECK,
+    HEADERS,
+    IDS,
+    LIVE,
+    MOST,
+    SLOTS,
+    Check,
+    answers,
+    check_values,
+    require_check,
+    require_slots,
+)
 
 Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.uint16]
-
-V4_CODES, V4_ROPE, V4_GROUP = 448, 64, 64
-V4_ELEMENTS = V4_CODES + V4_ROPE
-V4_DATA_BYTES, V4_SCALE_BYTES = 576, 8
-V4_LEAST_PEAK = 1e-4
-"""As the engines that write this row have it (vLLM 0.33.0)."""
-
-V32_CODES, V32_ROPE, V32_GROUP = 512, 64, 128
-V32_ELEMENTS = V32_CODES + V32_ROPE
-V32_BYTES = 656
-
-LEAST_PEAK = float(E4M3_MAX) * 2.0**-126
-"""Of a group whose scale is the least that isn't flushed to zero."""
-
-INDEX_LEAST_PEAK = 1e-4
-"""Of indexer keys, as the engines that write them have it (vLLM 0.33.0)."""
 
 ROW_WIDTH_MAX = 1024
 INSERTED_AT_ONCE = 32
@@ -67,12 +56,11 @@ INSERTED_AT_ONCE = 32
 
 _HEADERS = (*HEADERS, "rows")
 _POOL = (
-    Argument("stride", "u64", "bytes from a slot to the next"),
-    Argument("slots", "u32", "of the pool"),
-    Argument("ids", "const i32*", "int32 [most]"),
+    *SLOTS,
+    IDS,
     Argument("rows", "const u32*", "uint32 [most]: gathers read the first so many rows, inserts write this one"),
-    Argument("live", "const i64*", "int64 [1], entries in use; None: all of most", nullable=True),
-    Argument("most", "u32", "entries there is room for"),
+    LIVE,
+    MOST,
     Argument("page_rows", "u32", "rows of a page"),
 )
 _FROM = Argument("arena", "const u8*", "uint8 [slots, stride] from the page of slot 0 on", alignment=16)
@@ -81,7 +69,7 @@ _WIDTH = Argument("width", "u32", "elements of a row")
 _OUT = Argument("out", "u16*", "bfloat16 [most, page_rows, elements]", alignment=16)
 _LEAST = Argument("least_peak", "float", "a smaller peak of a group counts as this")
 _VALUES = Argument("values", "const u16*", "bfloat16 [most, elements]", alignment=16)
-_ROUNDED = Argument("power_of_two", "u32", "1: scales are rounded up to powers of two")
+_ROUNDED = Argument("power_of_two", "u32", "1: scales are rounded up to powers of two", is_flag=True)
 
 GATHER_V4 = Kernel("gather_dequantise_v4", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), _HEADERS)
 GATHER_V32 = Kernel("gather_dequantise_v32", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), _HEADERS)
@@ -91,87 +79,6 @@ INSERT_V32 = Kernel("quantise_insert_v32", "fp8.cu", (_TO, *_POOL, _LEAST, _VALU
 INSERT_ROWS = Kernel(
     "quantise_insert_rows", "fp8.cu", (_TO, *_POOL, _WIDTH, _ROUNDED, _LEAST, _VALUES, *CHECK), _HEADERS
 )
-
-
-# -- Codes and scales, whatever the page -------------------------------------------------------------------------------
-
-
-def scales_of(values: Floats, least_peak: float, power_of_two: bool = False) -> Floats:
-    """The scale of each group.
-
-    values      float32 [..., group]
-    least_peak  at least ``LEAST_PEAK``; a smaller peak counts as this
-    returns     float32 [...]
-
-    >>> scales_of(np.array([[1.0, -224.0], [0.0, 3.0]], np.float32), LEAST_PEAK, power_of_two=True).tolist()
-    [0.5, 0.0078125]
-    """
-    scales = quotient(np.maximum(peak_of(values), np.float32(least_peak)), E4M3_MAX)
-    return floats_of(_ue8m0(scales) << np.uint32(23)) if power_of_two else scales
-
-
-def v4_scales_of(groups: Floats, least_peak: float) -> tuple[Floats, Bytes]:
-    """Scales float32 [...] of groups float32 [..., 64], powers of two, and their codes uint8 [...] (ue8m0)."""
-    exponents = _ue8m0(scales_of(groups, least_peak))
-    return floats_of(exponents << np.uint32(23)), exponents.astype(np.uint8)
-
-
-def quantised(values: Floats, scales: Floats) -> Bytes:
-    """E4M3 codes uint8 [..., group] of groups float32 [..., group] with these scales float32 [...]."""
-    return to_e4m3(quotient(values, scales[..., None]))
-
-
-def dequantised(codes: Bytes, scales: Floats) -> Floats:
-    """Values float32 [..., group] of codes uint8 [..., group] with these scales float32 [...]."""
-    return product(from_e4m3(codes), scales[..., None])
-
-
-def _ue8m0(scales: Floats) -> npt.NDArray[np.uint32]:
-    """Exponent, with bias 127, of the least power of two that is no less."""
-    bits = bits_of(scales)
-    exponents: npt.NDArray[np.uint32] = (bits >> np.uint32(23)) + (bits & np.uint32(0x7FFFFF) != 0)
-    return exponents
-
-
-def _from_ue8m0(codes: Bytes) -> Floats:
-    """255 is NaN; 0, which would be 2**-127, is zero."""
-    return floats_of(np.where(codes == 255, NAN_BITS, codes.astype(np.uint32) << np.uint32(23)))
-
-
-# -- Rows of each format -----------------------------------------------------------------------------------------------
-
-
-def v4_row(halves: Halves, least_peak: float = V4_LEAST_PEAK) -> tuple[Bytes, Bytes]:
-    """Data rows uint8 [n, 576] and scale rows uint8 [n, 8] of bfloat16 [n, 512]."""
-    groups = from_bf16(halves[:, :V4_CODES]).reshape(len(halves), V4_CODES // V4_GROUP, V4_GROUP)
-    group_scales, exponents = v4_scales_of(groups, least_peak)
-    codes = quantised(groups, group_scales).reshape(len(halves), V4_CODES)
-    scales = np.zeros((len(halves), V4_SCALE_BYTES), np.uint8)
-    scales[:, : exponents.shape[1]] = exponents
-    return np.hstack((codes, np.ascontiguousarray(halves[:, V4_CODES:]).view(np.uint8))), scales
-
-
-def from_v4_row(data: Bytes, scales: Bytes) -> Halves:
-    """bfloat16 [n, 512] of data rows uint8 [n, 576] and scale rows uint8 [n, 8]."""
-    groups = data[:, :V4_CODES].reshape(len(data), V4_CODES // V4_GROUP, V4_GROUP)
-    values = to_bf16(dequantised(groups, _from_ue8m0(scales[:, : groups.shape[1]]))).reshape(len(data), V4_CODES)
-    return np.hstack((values, np.ascontiguousarray(data[:, V4_CODES:]).view(np.uint16)))
-
-
-def v32_row(halves: Halves, least_peak: float = LEAST_PEAK) -> Bytes:
-    """Rows uint8 [n, 656] of bfloat16 [n, 576]."""
-    groups = from_bf16(halves[:, :V32_CODES]).reshape(len(halves), V32_CODES // V32_GROUP, V32_GROUP)
-    scales = scales_of(groups, least_peak)
-    rope = np.ascontiguousarray(halves[:, V32_CODES:]).view(np.uint8)
-    return np.hstack((quantised(groups, scales).reshape(len(halves), V32_CODES), scales.view(np.uint8), rope))
-
-
-def from_v32_row(data: Bytes) -> Halves:
-    """bfloat16 [n, 576] of rows uint8 [n, 656]."""
-    groups = data[:, :V32_CODES].reshape(len(data), V32_CODES // V32_GROUP, V32_GROUP)
-    scales = np.ascontiguousarray(data[:, V32_CODES : V32_CODES + 4 * groups.shape[1]]).view(np.float32)
-    values = to_bf16(dequantised(groups, scales)).reshape(len(data), V32_CODES)
-    return np.hstack((values, np.ascontiguousarray(data[:, V32_CODES + 4 * groups.shape[1] :]).view(np.uint16)))
 
 
 # -- Gather ------------------------------------------------------------------------------------------------------------
@@ -214,7 +121,7 @@ def gather_dequantise_v32(
 
     Bytes: 656 read and 1152 written a row; 33 an entry. Floor: 128 ki tokens 55 us.
     """
-    data = _v32_view(pages, page_rows)
+    data = v32_view(pages, page_rows)
     for entry, slot, count in _readable(check, pages, ids, rows, page_rows):
         out[entry, :count] = from_v32_row(data[slot, :count])
 
@@ -280,7 +187,7 @@ def quantise_insert_v32(
 
     Bytes: 1152 read and 656 written a row, 13, and words. Floor: 8 ki rows 3.5 us.
     """
-    data = _v32_view(pages, page_rows)
+    data = v32_view(pages, page_rows)
     for entry, slot, row in writable(check, len(pages), ids, rows, page_rows):
         data[slot, row] = v32_row(values[entry : entry + 1], least_peak)[0]
 
@@ -307,30 +214,6 @@ def quantise_insert_rows(
         given = from_bf16(values[entry])
         scale = scales_of(given, least_peak, power_of_two)
         codes[slot, row], scales[slot, row] = quantised(given, scale), scale.reshape(1).view(np.uint8)
-
-
-def v4_views(pages: Bytes, page_rows: int) -> tuple[Bytes, Bytes]:
-    """Data rows [slots, page_rows, 576] and scale rows [slots, page_rows, 8] of V4 pages."""
-    end = page_rows * V4_DATA_BYTES
-    return _rows_at(pages, 0, page_rows, V4_DATA_BYTES), _rows_at(pages, end, page_rows, V4_SCALE_BYTES)
-
-
-def _v32_view(pages: Bytes, page_rows: int) -> Bytes:
-    return _rows_at(pages, 0, page_rows, V32_BYTES)
-
-
-def row_views(pages: Bytes, page_rows: int, width: int) -> tuple[Bytes, Bytes]:
-    """Codes [slots, page_rows, width] and scales [slots, page_rows, 4] of pages of plain rows."""
-    return _rows_at(pages, 0, page_rows, width), _rows_at(pages, page_rows * width, page_rows, 4)
-
-
-def _rows_at(pages: Bytes, offset: int, rows: int, row_bytes: int) -> Bytes:
-    """A view of rows that lie behind one another, uint8 [slots, rows, row_bytes]."""
-    if pages.shape[1] < offset + rows * row_bytes:
-        need = offset + rows * row_bytes
-        raise ValueError(f"pages of {pages.shape[1]} bytes are too short; fix: {rows} rows need {need} bytes")
-    strides = (pages.strides[0], row_bytes, 1)
-    return np.lib.stride_tricks.as_strided(pages[:, offset:], (len(pages), rows, row_bytes), strides)
 
 
 def _readable(
@@ -392,7 +275,7 @@ def _touchable(
 class Entries:
     """The pages that a launch goes to, in a launcher's memory.
 
-    pages      uint8 [slots, stride], from the page of slot 0 on
+    arena      uint8 [slots, stride], from the page of slot 0 on
     stride     bytes from a slot to the next, a multiple of 16
     slots      of the pool
     page_rows  of a page
@@ -402,7 +285,7 @@ class Entries:
     live       int64 [1], entries in use; None: all
     """
 
-    pages: Pointer
+    arena: Pointer
     stride: int
     slots: int
     page_rows: int
@@ -411,51 +294,40 @@ class Entries:
     most: int
     live: Pointer | None = None
 
-    def values(self, kernel: Kernel, page_bytes: int) -> tuple[Value, ...]:
-        """Of the arguments that all kernels here begin with.
-
-        Raises:
-            LaunchRefused: memory is too short for pages of ``page_bytes`` or for the entries, or the stride is odd.
-        """
-        if self.stride % 16:
-            what = f"{kernel.symbol} is given slots {self.stride} bytes apart"
-            raise LaunchRefused(f"{what}; fix: pad the stride to {round_up(self.stride, 16)}")
-        require_bytes(kernel, "arena", self.pages, (self.slots - 1) * self.stride + page_bytes if self.slots else 0)
-        require_bytes(kernel, "ids", self.ids, 4 * self.most)
-        require_bytes(kernel, "rows", self.rows, 4 * self.most)
-        return self.pages, self.stride, self.slots, self.ids, self.rows, self.live, self.most, self.page_rows
-
 
 def gather_dequantise_v4_plan(entries: Entries, out: Pointer, check: Check[Pointer] | None = None) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short."""
-    return _gather(GATHER_V4, entries, (V4_DATA_BYTES + V4_SCALE_BYTES), V4_ELEMENTS, (), out, check)
+    return _gather(_draft(GATHER_V4, entries, check, out=out), V4_BYTES, V4_ELEMENTS)
 
 
 def gather_dequantise_v32_plan(entries: Entries, out: Pointer, check: Check[Pointer] | None = None) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short."""
-    return _gather(GATHER_V32, entries, V32_BYTES, V32_ELEMENTS, (), out, check)
+    return _gather(_draft(GATHER_V32, entries, check, out=out), V32_BYTES, V32_ELEMENTS)
 
 
 def gather_dequantise_rows_plan(
     entries: Entries, width: int, out: Pointer, check: Check[Pointer] | None = None
 ) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or a width that no warp takes."""
-    check_width(GATHER_ROWS, width)
-    return _gather(GATHER_ROWS, entries, width + 4, width, (width,), out, check)
+    draft = _draft(GATHER_ROWS, entries, check, width=width, out=out)
+    _require_width(draft)
+    return _gather(draft, width + 4, width)
 
 
 def quantise_insert_v4_plan(
     entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = V4_LEAST_PEAK
 ) -> LaunchPlan:
     """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
-    return _insert(INSERT_V4, entries, V4_DATA_BYTES + V4_SCALE_BYTES, V4_ELEMENTS, (), least_peak, values, check)
+    draft = _draft(INSERT_V4, entries, check, values=values, least_peak=least_peak)
+    return _insert(draft, V4_BYTES, V4_ELEMENTS)
 
 
 def quantise_insert_v32_plan(
     entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = LEAST_PEAK
 ) -> LaunchPlan:
     """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
-    return _insert(INSERT_V32, entries, V32_BYTES, V32_ELEMENTS, (), least_peak, values, check)
+    draft = _draft(INSERT_V32, entries, check, values=values, least_peak=least_peak)
+    return _insert(draft, V32_BYTES, V32_ELEMENTS)
 
 
 def quantise_insert_rows_plan(
@@ -467,60 +339,58 @@ def quantise_insert_rows_plan(
     power_of_two: bool = False,
 ) -> LaunchPlan:
     """A block for 32 rows. LaunchRefused: as for the others, or a width that no warp takes."""
-    check_width(INSERT_ROWS, width)
-    return _insert(INSERT_ROWS, entries, width + 4, width, (width, int(power_of_two)), least_peak, values, check)
+    draft = _draft(
+        INSERT_ROWS, entries, check, width=width, values=values, least_peak=least_peak, power_of_two=power_of_two
+    )
+    _require_width(draft)
+    return _insert(draft, width + 4, width)
 
 
-def check_width(kernel: Kernel, width: int) -> None:
-    """Refuse rows whose elements a warp doesn't hold, eight a lane at a time.
+def require_page(draft: Draft, row_bytes: int) -> None:
+    """Refuse pages that don't fit their slots, or memory too short for ``Entries`` and their check.
 
     Raises:
         LaunchRefused: so it is.
     """
-    if width % 8 or not 8 <= width <= ROW_WIDTH_MAX:
-        raise LaunchRefused(
-            f"{kernel.symbol} is given rows of {width} elements; fix: a multiple of 8 up to {ROW_WIDTH_MAX}"
-        )
+    most = draft.number("most")
+    require_slots(draft, row_bytes * draft.number("page_rows"))
+    require_check(draft, most)
+    draft.require_bytes(ids=4 * most, rows=4 * most)
 
 
-def check_least_peak(kernel: Kernel, least_peak: float) -> None:
+def require_least_peak(draft: Draft) -> None:
     """Refuse a least peak whose scale would be flushed to zero.
 
     Raises:
         LaunchRefused: so it is.
     """
+    least_peak = draft["least_peak"]
+    assert isinstance(least_peak, float)
     if not least_peak >= LEAST_PEAK:
-        raise LaunchRefused(f"{kernel.symbol} is given least_peak {least_peak!r}; fix: at least {LEAST_PEAK!r}")
+        raise draft.refusal("least_peak", f"pass at least {LEAST_PEAK!r}")
 
 
-def _gather(
-    kernel: Kernel,
-    entries: Entries,
-    row_bytes: int,
-    elements: int,
-    more: tuple[Value, ...],
-    out: Pointer,
-    check: Check[Pointer] | None,
-) -> LaunchPlan:
-    require_bytes(kernel, "out", out, 2 * elements * entries.page_rows * entries.most)
-    values = (*entries.values(kernel, row_bytes * entries.page_rows), *more, out)
-    return LaunchPlan(
-        kernel, blocks(entries.most, 1), (*values, *check_values(kernel, check, entries.slots, entries.most))
-    )
+def _draft(kernel: Kernel, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:
+    return Draft(kernel, **named(entries), **given, **check_values(kernel, check))
 
 
-def _insert(
-    kernel: Kernel,
-    entries: Entries,
-    row_bytes: int,
-    elements: int,
-    more: tuple[Value, ...],
-    least_peak: float,
-    values: Pointer,
-    check: Check[Pointer] | None,
-) -> LaunchPlan:
-    check_least_peak(kernel, least_peak)
-    require_bytes(kernel, "values", values, 2 * elements * entries.most)
-    given = (*entries.values(kernel, row_bytes * entries.page_rows), *more, least_peak, values)
-    all_values = (*given, *check_values(kernel, check, entries.slots, entries.most))
-    return LaunchPlan(kernel, blocks(entries.most, INSERTED_AT_ONCE), all_values)
+def _require_width(draft: Draft) -> None:
+    """Refuse rows whose elements a warp doesn't hold, eight a lane at a time."""
+    width = draft.number("width")
+    if width % 8 or not 8 <= width <= ROW_WIDTH_MAX:
+        raise draft.refusal("width", f"use a multiple of 8 up to {ROW_WIDTH_MAX}")
+
+
+def _gather(draft: Draft, row_bytes: int, elements: int) -> LaunchPlan:
+    require_page(draft, row_bytes)
+    most = draft.number("most")
+    draft.require_bytes(out=2 * elements * draft.number("page_rows") * most)
+    return draft.plan(blocks(most, 1))
+
+
+def _insert(draft: Draft, row_bytes: int, elements: int) -> LaunchPlan:
+    require_page(draft, row_bytes)
+    require_least_peak(draft)
+    most = draft.number("most")
+    draft.require_bytes(values=2 * elements * most)
+    return draft.plan(blocks(most, INSERTED_AT_ONCE))

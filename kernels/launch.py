@@ -1,8 +1,8 @@
 """What a kernel takes and how it is launched: specs, plans, and the refusals of bad plans.
 
 A ``Kernel`` says what one ``extern "C"`` function takes. A plan function beside it makes a ``LaunchPlan``: that kernel,
-a grid and a value an argument, checked here. A ``Launcher`` carries plans out; which one is the caller's choice. This
-module knows no CUDA and touches no device.
+a grid and a value an argument, checked here one by one, and by ``draft.py`` together. A ``Launcher`` carries plans out;
+which one is the caller's choice. This module knows no CUDA and touches no device.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LaunchRefused(ValueError):
 class Pointer:
     """Memory that a kernel may touch.
 
-    address  of its first byte, in the launcher's memory
-    bytes    from there on; plan functions check what they need with ``require_bytes``
+    address  of its first byte, in the launcher's memory; 0 where an array is empty
+    bytes    from there on; what plan functions need they say by ``Draft.require_bytes``
     """
 
     address: int
@@ -65,6 +65,10 @@ class Pointer:
             raise LaunchRefused(f"{self} has no byte {offset}; fix: skip at most {self.bytes}")
         return Pointer(self.address + offset, self.bytes - offset)
 
+    def shortage(self, need: int) -> str | None:
+        """Why it isn't enough for so many bytes, with the fix, or None if it is."""
+        return f"is {self}; fix: the plan needs {need} bytes there" if self.bytes < need else None
+
     def __str__(self) -> str:
         return f"memory at {self.address:#x} of {self.bytes} bytes"
 
@@ -77,6 +81,8 @@ class Argument:
     about      shape and meaning, for pointers: ``uint8 [slots, slot_bytes], read``
     alignment  of a pointer's address in bytes, where it is more than one element's: 16 where 16-byte access is used
     nullable   a pointer that may be None
+    bytes_min  of a pointer's memory, whatever the other values are: 8 of ``int64 [1]``
+    is_flag    a number that is 0 or 1, given as a truth value
     """
 
     name: str
@@ -84,6 +90,8 @@ class Argument:
     about: str = ""
     alignment: int = 0
     nullable: bool = False
+    bytes_min: int = 0
+    is_flag: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -94,10 +102,13 @@ class Argument:
                 f"argument {self.name!r} has type {self.type!r}; fix: use one of {', '.join(SCALARS)}, "
                 "or a pointer to one, such as 'u64*' or 'const u8*'"
             )
-        if not self.is_pointer and (self.alignment or self.nullable):
+        if not self.is_pointer and (self.alignment or self.nullable or self.bytes_min):
             raise LaunchRefused(
-                f"argument {self.name!r} is a {self.type}, and only pointers are aligned or nullable; fix: leave it out"
+                f"argument {self.name!r} is a {self.type}, and only pointers are aligned or nullable or have bytes; "
+                "fix: leave it out"
             )
+        if self.is_flag and self.type not in ("u8", "u32"):
+            raise LaunchRefused(f"argument {self.name!r} is a flag and a {self.type}; fix: make it a u32")
         if self.alignment and (self.alignment & (self.alignment - 1) or self.alignment < self.dtype.itemsize):
             raise LaunchRefused(
                 f"argument {self.name!r} ({self.type}) has alignment {self.alignment}; fix: use a power of two "
@@ -128,6 +139,8 @@ class Argument:
         """Why the argument can't be ``value``, with the fix, or None if it can."""
         if self.is_pointer:
             return self._refuses_pointer(value)
+        if self.is_flag:
+            return None if type(value) is bool else f"is {_shown(value)}; fix: pass True or False"
         if self.type == "float":
             if type(value) is not float:
                 return f"is {_shown(value)}; fix: pass a float"
@@ -146,15 +159,18 @@ class Argument:
             return None if self.nullable else "is None and not nullable; fix: pass a Pointer"
         if not isinstance(value, Pointer):
             return f"is {_shown(value)}; fix: pass a Pointer{' or None' if self.nullable else ''}"
-        if value.bytes < 0 or not 0 <= value.address < 2**64:
-            return f"is {value}; fix: pass an address of 64 bits and a count of bytes that isn't negative"
+        whole = type(value.address) is int and type(value.bytes) is int
+        if not whole or value.bytes < 0 or not 0 <= value.address < 2**64:
+            return f"is {_shown(value)}; fix: pass an address of 64 bits and a count of bytes that isn't negative"
+        if not value.address and value.bytes:  # of an empty array CuPy and torch give address 0
+            return f"is {value}; fix: pass memory that is there, or 0 bytes"
         if value.address % self.address_multiple:
             return f"is {value}; fix: its address must be a multiple of {self.address_multiple}"
-        return None
+        return value.shortage(self.bytes_min)
 
 
 Value = int | float | Pointer | None
-"""Of an argument: a number for a scalar; for a pointer a Pointer, or None where it is nullable."""
+"""Of an argument: a number for a scalar, a bool for a flag; for a pointer a Pointer, or None where it is nullable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +214,28 @@ class Kernel:
         """Of the C function."""
         return f"kv_{self.name}"
 
-    def where(self, position: int) -> str:
-        """Name of an argument in a message; positions count from 0."""
-        argument = self.arguments[position]
-        return f"kernels/cuda/{self.file}: {self.symbol}: argument {position} {argument.name!r} ({argument.type})"
+    def refusal(self, name: str, why: str) -> LaunchRefused:
+        """To raise for the argument of that name. ``why`` goes on from its name: ``is 0; fix: pass at least 1``."""
+        position = [argument.name for argument in self.arguments].index(name)
+        where = f"argument {position} {name!r} ({self.arguments[position].type})"
+        return LaunchRefused(f"kernels/cuda/{self.file}: {self.symbol}: {where} {why}")
+
+    def fitting(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The same values, one an argument, in their order.
+
+        Raises:
+            LaunchRefused: there are more or fewer, or one doesn't fit its argument.
+        """
+        if len(values) != len(self.arguments):
+            takes = ", ".join(f"{argument.type} {argument.name}" for argument in self.arguments)
+            raise LaunchRefused(
+                f"kernels/cuda/{self.file}: {self.symbol} is given {len(values)} values; fix: pass "
+                f"{len(self.arguments)}: {takes}"
+            )
+        for argument, value in zip(self.arguments, values, strict=True):
+            if (why := argument.refusal(value)) is not None:
+                raise self.refusal(argument.name, why)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +254,7 @@ class LaunchPlan:
 
     def __post_init__(self) -> None:
         kernel = self.kernel
-        if len(self.values) != len(kernel.arguments):
-            takes = ", ".join(f"{argument.type} {argument.name}" for argument in kernel.arguments)
-            raise LaunchRefused(
-                f"kernels/cuda/{kernel.file}: {kernel.symbol} is given {len(self.values)} values; fix: pass "
-                f"{len(kernel.arguments)}: {takes}"
-            )
-        for position, (argument, value) in enumerate(zip(kernel.arguments, self.values, strict=True)):
-            if (why := argument.refusal(value)) is not None:
-                raise LaunchRefused(f"{kernel.where(position)} {why}")
-            if isinstance(value, Pointer) and not value.address and not self.is_empty:
-                raise LaunchRefused(
-                    f"{kernel.where(position)} is {value}; fix: pass memory, or launch no block where there is none"
-                )
+        kernel.fitting(self.values)
         axes = zip("xyz", self.grid, (0, 1, 1), GRID_MAX, strict=True)
         for axis, blocks, least, most in axes:
             if type(blocks) is not int or not least <= blocks <= most:
@@ -325,17 +347,6 @@ def blocks(items: int, per_block: int) -> tuple[int, int, int]:
     ((3, 1, 1), (0, 1, 1))
     """
     return (-(-items // per_block), 1, 1)
-
-
-def require_bytes(kernel: Kernel, name: str, pointer: Pointer, need: int) -> None:
-    """Refuse an argument that points to less memory than the kernel will touch.
-
-    Raises:
-        LaunchRefused: ``pointer`` has fewer than ``need`` bytes.
-    """
-    if pointer.bytes < need:
-        position = [argument.name for argument in kernel.arguments].index(name)
-        raise LaunchRefused(f"{kernel.where(position)} is {pointer}; fix: the plan needs {need} bytes there")
 
 
 def _shown(value: object) -> str:

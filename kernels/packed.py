@@ -1,150 +1,40 @@
-"""The cold form of a slot, in which its bytes take less room, and which a kernel expands at the speed of memory.
+"""Slots packed into the cold form by a launch, and expanded out of it. The form itself is in ``packed_form.py``.
 
-A slot is cut into blocks of at most 256 neighbouring elements of one part. Each is packed for itself, so that each can
-be expanded without the others.
-
-*Lossless*: the bits of an element are turned left by one, which brings the sign down and lines the exponent up with the
-highest byte. Then its bytes are taken apart: all first bytes of the block, all second ones, ... Of each such plane is
-kept the least value, and of every element how far it lies above that, in as many bits as the farthest takes. High bytes
-of neighbouring numbers lie close together; low ones are kept as they are.
-
-*Lossy*: blocks of float32 and bfloat16 become FP8 with one scale a block (``fp8.scales_of``); all else is lossless.
-
-A body, as kernels read it:
-
-    starts   uint32 [blocks], where each block's payload begins in the body
-    forms    for each block and plane its least value and its number of bits, one byte each; of FP8 blocks the scale, as
-             float32, and where an element has four bytes, four zeros
-    payload  from a multiple of 32 on, each block from a multiple of 32 on. A block of n elements has ceil(n / 8) lanes,
-             each with 8 elements: 4 neighbours in the block's first half, 4 in its second. The bits of a lane's 8
-             elements lie behind one another in as many bytes as an element has bits; first byte 0 of all lanes, then
-             byte 1, ...
-
-``python tests/benchmarks/packed_form.py`` measures it on real key-values of the tiny models: float32 takes 0.89 of its
-bytes, bfloat16 0.77 to 0.78; planes and deflate, which no kernel expands, 0.83 to 0.91 and 0.73 to 0.80; FP8 0.26 and
-0.52. Rows that are FP8 already take 1.02 of theirs.
-
-Around a body, what the host keeps is a header with layout, length and checksum. All bodies are checked before a kernel
-sees them: kernels trust starts and forms.
+References and plans are of ``cuda/packed.cu``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from ..runtime.layout import ITEM_BYTES, Layout, round_up
 from .call_refusal import CallRefusal
-from .floats import canonical, from_bf16, to_bf16
-from .fp8 import LEAST_PEAK, dequantised, quantised, scales_of
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks, require_bytes
-from .reading import CHECK, HEADERS, Check, answers, check_values
+from .draft import Draft, named
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
+from .packed_form import ALIGNMENT, Cut, body_of, expand_body
+from .reading import (
+    CHECK,
+    HEADERS,
+    IDS,
+    LIVE,
+    MOST,
+    SLOTS,
+    Check,
+    answers,
+    check_values,
+    in_use,
+    require_check,
+    require_slots,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = npt.NDArray[Any]
 
-BLOCK = 256
-"""Elements of a block at most."""
-
-PER_LANE = 8
-RUN = 4
-"""Neighbouring elements of a lane; it has two runs."""
-
-ALIGNMENT = 32
-"""Of a payload: a row of 32 lanes is one sector."""
-
-PLAIN, FLOAT32, BFLOAT16 = 0, 1, 2
-"""What the lossy form may make of a block."""
-
 BLOCKS_AT_ONCE = 32
 """Of a slot, that one block of threads expands."""
-
-_NUMBERS = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-
-
-# -- How a slot is cut -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Blocks of a cut that are alike: their numbers, and elements, bytes of an element, and what it is."""
-
-    blocks: npt.NDArray[np.intp]
-    elements: int
-    item: int
-    kind: int
-
-    @property
-    def lanes(self) -> int:
-        """That have elements."""
-        return -(-self.elements // PER_LANE)
-
-    @property
-    def order(self) -> npt.NDArray[np.intp]:
-        """Element of place [i, lane]; some lie behind the last one."""
-        i, lane = np.arange(PER_LANE)[:, None], np.arange(self.lanes)
-        return i // RUN * RUN * self.lanes + lane * RUN + i % RUN
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The blocks of a layout's slots, in their order.
-
-    table        uint32 [blocks, 4]: first byte in the slot, elements, bytes of an element, with what it is (``PLAIN``,
-                 ...) from bit 8 on, and where its forms begin
-    groups       blocks that are alike, for the references
-    forms_bytes  of all blocks
-    body_most    bytes of the longest body
-    end          first byte of a slot behind all blocks
-    """
-
-    table: npt.NDArray[np.uint32]
-    groups: tuple[Group, ...]
-    forms_bytes: int
-    body_most: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        """Of blocks."""
-        return len(self.table)
-
-    @property
-    def payload_offset(self) -> int:
-        """Where payloads begin in a body."""
-        return round_up(4 * self.count + self.forms_bytes, ALIGNMENT)
-
-
-@lru_cache(maxsize=64)
-def cut(layout: Layout) -> Cut:
-    """How slots of a layout are cut."""
-    rows, form, most = [], 0, 0
-    for part in layout.parts:
-        item = ITEM_BYTES[part.dtype]
-        count = part.payload_bytes // item
-        for first in range(0, count, BLOCK):
-            elements = min(BLOCK, count - first)
-            rows.append((part.offset + first * item, elements, item | _NUMBERS.get(part.dtype, PLAIN) << 8, form))
-            form += 2 * item
-            most += round_up(-(-elements // PER_LANE) * PER_LANE * item, ALIGNMENT)
-    table = np.array(rows, np.uint32)
-    body = round_up(4 * len(rows) + form, ALIGNMENT) + most
-    return Cut(table, _groups(table), form, body, layout.parts[-1].end)
-
-
-def _groups(table: npt.NDArray[np.uint32]) -> tuple[Group, ...]:
-    alike, number = np.unique(table[:, 1:3], axis=0, return_inverse=True)
-    return tuple(
-        Group(np.flatnonzero(number.ravel() == n), int(elements), int(item & 0xFF), int(item >> 8))
-        for n, (elements, item) in enumerate(alike)
-    )
 
 
 # -- References --------------------------------------------------------------------------------------------------------
@@ -172,13 +62,9 @@ def pack(
     Floor at 4.3 TB/s: 16 MiB of bfloat16 6.9 us. One block of threads has a slot, so few slots take longer.
     """
     for entry, slot in _touchable(check, len(slots), ids, live):
-        starts, forms, payload = _packed(cut, slots[slot], lossy)
-        body = out[entry]
-        body[: 4 * cut.count] = starts.view(np.uint8)
-        body[4 * cut.count : 4 * cut.count + cut.forms_bytes] = forms
-        body[4 * cut.count + cut.forms_bytes : cut.payload_offset] = 0
-        sizes[entry] = cut.payload_offset + len(payload)
-        body[cut.payload_offset : sizes[entry]] = payload
+        body = body_of(cut, slots[slot], lossy)
+        out[entry, : len(body)] = body
+        sizes[entry] = len(body)
 
 
 def expand(
@@ -204,14 +90,14 @@ def expand(
     Floor at 4.3 TB/s: 16 MiB of bfloat16 6.9 us.
     """
     for entry, slot in _touchable(check, len(slots), ids, live):
-        _expanded(cut, packed[int(begins[entry]) :], bool(lossy[entry]), slots[slot])
+        expand_body(cut, packed[int(begins[entry]) :], bool(lossy[entry]), slots[slot])
 
 
 def _touchable(
     check: Check[Arrays] | None, slots: int, ids: npt.NDArray[np.int32], live: int | None
 ) -> list[tuple[int, int]]:
     """Entry and slot of what may be touched; why the others may not is written to ``check.refusals``."""
-    mine = ids if live is None else ids[: max(live, 0)]
+    mine = ids[: in_use(live, len(ids))]
     if check is None:
         codes = np.where((mine >= 0) & (mine < slots), 0, CallRefusal.NO_SLOT)
     else:
@@ -221,244 +107,14 @@ def _touchable(
     return list(zip(found.tolist(), mine[found].tolist(), strict=True))
 
 
-def _packed(cut: Cut, slot: Bytes, lossy: bool) -> tuple[npt.NDArray[np.uint32], Bytes, Bytes]:
-    """Starts uint32 [blocks], forms and payload of a slot."""
-    forms, sizes = np.zeros(cut.forms_bytes, np.uint8), np.zeros(cut.count, np.int64)
-    made = []
-    for group in cut.groups:
-        values = _elements(cut, group, slot)
-        if lossy and group.kind != PLAIN:
-            scales, planes = _fp8(group, values)
-            _put(forms, cut.table[group.blocks, 3], scales.view(np.uint8).reshape(-1, 4))
-            widths = np.full((len(group.blocks), 1), 8)
-        else:
-            planes, bases, widths = _planes(group, values)
-            pairs = np.stack((bases, widths), 2).astype(np.uint8)
-            _put(forms, cut.table[group.blocks, 3], pairs.reshape(len(group.blocks), -1))
-        sizes[group.blocks] = -(-widths.sum(1) * group.lanes // ALIGNMENT) * ALIGNMENT
-        made.append((group, planes, widths))
-    starts = cut.payload_offset + np.concatenate(([0], np.cumsum(sizes)))
-    payload = np.zeros(starts[-1] - cut.payload_offset, np.uint8)
-    for group, planes, widths in made:
-        begins = starts[group.blocks] - cut.payload_offset
-        for plane in range(planes.shape[1]):
-            for width in set(widths[:, plane].tolist()) - {0}:
-                at = np.flatnonzero(widths[:, plane] == width)
-                bits = np.zeros((len(at), group.lanes), np.uint64)
-                for i in range(PER_LANE):
-                    bits |= planes[at, plane, i].astype(np.uint64) << np.uint64(i * width)
-                for j in range(width):
-                    place = (begins[at] + (widths[at, :plane].sum(1) + j) * group.lanes)[:, None]
-                    payload[place + np.arange(group.lanes)] = bits >> np.uint64(8 * j) & np.uint64(0xFF)
-    return starts[:-1].astype(np.uint32), forms, payload
-
-
-def _expanded(cut: Cut, body: Bytes, lossy: bool, slot: Bytes) -> None:
-    """Write a slot's blocks."""
-    starts = body[: 4 * cut.count].copy().view(np.uint32).astype(np.int64)
-    forms = body[4 * cut.count : 4 * cut.count + cut.forms_bytes]
-    for group in cut.groups:
-        at = cut.table[group.blocks, 3].astype(np.int64)
-        is_fp8 = lossy and group.kind != PLAIN
-        if is_fp8:
-            bases, widths = np.zeros((len(at), 1), np.uint8), np.full((len(at), 1), 8)
-        else:
-            pairs = forms[at[:, None] + np.arange(2 * group.item)].reshape(len(at), group.item, 2)
-            bases, widths = pairs[..., 0], pairs[..., 1].astype(np.int64)
-        planes = np.zeros((len(at), widths.shape[1], PER_LANE, group.lanes), np.uint8)
-        for plane in range(widths.shape[1]):
-            for width in set(widths[:, plane].tolist()):
-                mine = np.flatnonzero(widths[:, plane] == width)
-                bits = np.zeros((len(mine), group.lanes), np.uint64)
-                for j in range(width):
-                    place = (starts[group.blocks[mine]] + (widths[mine, :plane].sum(1) + j) * group.lanes)[:, None]
-                    bits |= body[place + np.arange(group.lanes)].astype(np.uint64) << np.uint64(8 * j)
-                for i in range(PER_LANE):
-                    above = bits >> np.uint64(i * width) & np.uint64((1 << width) - 1)
-                    planes[mine, plane, i] = above.astype(np.uint8) + bases[mine, plane, None]
-        if is_fp8:
-            scales = forms[at[:, None] + np.arange(4)].copy().view(np.float32)[:, 0]
-            values = _from_fp8(group, planes[:, 0], scales)
-        else:
-            values = _from_planes(group, planes)
-        _put(slot, cut.table[group.blocks, 0], values)
-
-
-def _elements(cut: Cut, group: Group, slot: Bytes) -> Bytes:
-    """Bytes of the blocks' elements, uint8 [blocks, elements, item]."""
-    at = cut.table[group.blocks, 0].astype(np.int64)[:, None] + np.arange(group.elements * group.item)
-    found: Bytes = slot[at].reshape(len(at), group.elements, group.item)
-    return found
-
-
-def _put(target: Bytes, begins: npt.NDArray[np.uint32], rows: Bytes) -> None:
-    target[begins.astype(np.int64)[:, None] + np.arange(rows.shape[1])] = rows
-
-
-def _planes(group: Group, values: Bytes) -> tuple[Bytes, Bytes, npt.NDArray[np.int64]]:
-    """Planes above their least values uint8 [blocks, item, 8, lanes]; these [blocks, item]; bits of each plane."""
-    unsigned = values.view(f"<u{group.item}")[..., 0]
-    top = unsigned.dtype.type(8 * group.item - 1)
-    turned = np.ascontiguousarray(unsigned << unsigned.dtype.type(1) | unsigned >> top)
-    apart = turned.view(np.uint8).reshape(*turned.shape, group.item).transpose(0, 2, 1)
-    bases, far = apart.min(2), apart.max(2) - apart.min(2)
-    widths = np.ceil(np.log2(far.astype(np.int64) + 1)).astype(np.int64)
-    above = np.zeros((*apart.shape[:2], PER_LANE * group.lanes), np.uint8)
-    above[..., : group.elements] = apart - bases[..., None]
-    return above[..., group.order], bases, widths
-
-
-def _from_planes(group: Group, planes: Bytes) -> Bytes:
-    """Bytes of the elements, uint8 [blocks, elements * item]."""
-    apart = np.zeros((len(planes), group.item, PER_LANE * group.lanes), np.uint8)
-    apart[..., group.order] = planes
-    turned = np.ascontiguousarray(apart.transpose(0, 2, 1)).view(f"<u{group.item}")[:, : group.elements, 0]
-    top = turned.dtype.type(8 * group.item - 1)
-    unsigned = np.ascontiguousarray(turned >> turned.dtype.type(1) | turned << top)
-    return unsigned.view(np.uint8).reshape(len(planes), -1)
-
-
-def _fp8(group: Group, values: Bytes) -> tuple[npt.NDArray[np.float32], Bytes]:
-    """Scales float32 [blocks], and codes uint8 [blocks, 1, 8, lanes]."""
-    if group.kind == FLOAT32:
-        numbers = values.reshape(len(values), -1).view("<f4")
-    else:
-        numbers = from_bf16(values.reshape(len(values), -1).view("<u2"))
-    scales = scales_of(numbers, LEAST_PEAK)
-    codes = np.zeros((len(values), PER_LANE * group.lanes), np.uint8)
-    codes[:, : group.elements] = quantised(numbers, scales)
-    return scales, codes[:, None, group.order]
-
-
-def _from_fp8(group: Group, planes: Bytes, scales: npt.NDArray[np.float32]) -> Bytes:
-    """Bytes of the elements, uint8 [blocks, elements * item]."""
-    codes = np.zeros((len(planes), PER_LANE * group.lanes), np.uint8)
-    codes[:, group.order] = planes
-    numbers = dequantised(codes[:, : group.elements], scales)
-    made = canonical(numbers) if group.kind == FLOAT32 else to_bf16(numbers)
-    return np.ascontiguousarray(made).view(np.uint8).reshape(len(planes), -1)
-
-
-# -- What the host keeps -----------------------------------------------------------------------------------------------
-
-_HEAD = struct.Struct("<3sBI8sQ")  # magic, form, bytes of the body, layout, checksum of all that
-_MAGIC = b"KVP"
-LOSSLESS, LOSSY = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class PackedSlot:
-    """A body that was checked, and whether it is of the lossy form."""
-
-    body: bytes
-    lossy: bool
-
-
-def wrapped(layout: Layout, packed: PackedSlot) -> bytes:
-    """A body with its header."""
-    form, digest = LOSSY if packed.lossy else LOSSLESS, bytes.fromhex(layout.digest[:16])
-    checksum = _checksum(form, digest, packed.body)
-    return _HEAD.pack(_MAGIC, form, len(packed.body), digest, checksum) + packed.body
-
-
-def unwrapped(layout: Layout, blob: bytes, where: str = "packed slot") -> PackedSlot:
-    """The body in what ``wrapped`` gave, checked, so that no kernel reads or writes outside of it.
-
-    Args:
-        layout: of the slot that it is to be expanded into.
-        blob: header and body.
-        where: it comes from, for messages.
-
-    Raises:
-        ValueError: it is not of this layout, is cut short, was changed, or no packing gives such a body.
-    """
-    place = f"{where} of {layout.kind}"
-    fix = "fix: drop it and load or compute the slot anew"
-    if len(blob) < _HEAD.size:
-        raise ValueError(f"{place}: {len(blob)} bytes are fewer than the {_HEAD.size} of a header; {fix}")
-    magic, form, length, digest, checksum = _HEAD.unpack_from(blob)
-    if magic != _MAGIC or form not in (LOSSLESS, LOSSY):
-        raise ValueError(f"{place}: begins with {blob[:4].hex()}, which no packing writes; {fix}")
-    if digest != bytes.fromhex(layout.digest[:16]):
-        raise ValueError(f"{place}: is of layout {digest.hex()}, not of layout {layout.digest[:16]}; {fix}")
-    body = blob[_HEAD.size :]
-    if len(body) != length:
-        raise ValueError(f"{place}: has {len(body)} bytes behind its header, which says {length}; {fix}")
-    if checksum != _checksum(form, digest, body):
-        raise ValueError(f"{place}: its bytes don't match their checksum; {fix}")
-    if (wrong := _first_wrong(cut(layout), body, form == LOSSY)) is not None:
-        raise ValueError(f"{place}: {wrong}; {fix}")
-    return PackedSlot(body, form == LOSSY)
-
-
-def pack_slots(layout: Layout, data: Bytes, lossy: bool = False) -> list[bytes]:
-    """Slots uint8 [n, slot_bytes] packed, each with its header."""
-    made, blobs = cut(layout), []
-    for slot in data.reshape(len(data), layout.slot_bytes):
-        starts, forms, payload = _packed(made, slot, lossy)
-        gap = bytes(made.payload_offset - 4 * made.count - made.forms_bytes)
-        body = starts.tobytes() + forms.tobytes() + gap + payload.tobytes()
-        blobs.append(wrapped(layout, PackedSlot(body, lossy)))
-    return blobs
-
-
-def expand_slots(layout: Layout, blobs: Sequence[bytes]) -> Bytes:
-    """The inverse of ``pack_slots``; bytes between parts are zeros.
-
-    Raises:
-        ValueError: as ``unwrapped``; all are checked before the first is expanded.
-    """
-    bodies = [unwrapped(layout, blob, f"packed slot {n} of {len(blobs)}") for n, blob in enumerate(blobs)]
-    data = np.zeros((len(bodies), layout.slot_bytes), np.uint8)
-    for slot, packed in zip(data, bodies, strict=True):
-        _expanded(cut(layout), np.frombuffer(packed.body, np.uint8), packed.lossy, slot)
-    return data
-
-
-def _checksum(form: int, digest: bytes, body: bytes) -> int:
-    state = xxhash.xxh3_64(bytes((form,)) + digest)
-    state.update(body)
-    return state.intdigest()
-
-
-def _first_wrong(cut: Cut, body: bytes, lossy: bool) -> str | None:
-    """What in starts and forms does not agree with the length, or None."""
-    if len(body) < cut.payload_offset:
-        return f"its body of {len(body)} bytes ends before the payloads, which begin at {cut.payload_offset}"
-    given = np.frombuffer(body, np.uint8)
-    starts = given[: 4 * cut.count].view("<u4").astype(np.int64)
-    forms = given[4 * cut.count : 4 * cut.count + cut.forms_bytes]
-    elements, item, kind, at = (cut.table[:, n].astype(np.int64) for n in (1, 2, 2, 3))
-    item, kind = item & 0xFF, kind >> 8
-    bits = np.full(cut.count, 8, np.int64)
-    planes = np.flatnonzero((kind == PLAIN) | (not lossy))
-    ends = np.concatenate(([0], np.cumsum(2 * item)))[:-1]
-    widths = forms[1::2].astype(np.int64)
-    bits[planes] = np.add.reduceat(widths, ends // 2)[planes]
-    of_block = np.repeat(np.arange(cut.count), item)
-    wide = np.flatnonzero((widths > 8) & np.isin(of_block, planes))
-    if len(wide):
-        return f"block {of_block[wide[0]]} has a plane of {widths[wide[0]]} bits"
-    assert np.array_equal(at, ends)
-    sizes = -(-bits * -(-elements // PER_LANE) // ALIGNMENT) * ALIGNMENT
-    expected = cut.payload_offset + np.concatenate(([0], np.cumsum(sizes)))
-    off = np.flatnonzero(starts != expected[:-1])
-    if len(off):
-        return f"block {off[0]} begins at byte {starts[off[0]]}, and the ones before it end at {expected[off[0]]}"
-    if len(body) != expected[-1]:
-        return f"its body has {len(body)} bytes, and its blocks take {expected[-1]}"
-    return None
-
-
 # -- Kernels and plans -------------------------------------------------------------------------------------------------
 
 _HEADERS = (*HEADERS, "rows")
 _POOL = (
-    Argument("stride", "u64", "bytes from a slot to the next"),
-    Argument("slots", "u32", "of the pool"),
-    Argument("ids", "const i32*", "int32 [most]"),
-    Argument("live", "const i64*", "int64 [1], entries in use; None: all of most", nullable=True),
-    Argument("most", "u32", "entries there is room for"),
+    *SLOTS,
+    IDS,
+    LIVE,
+    MOST,
     Argument("blocks", "const u32*", "uint32 [block_count, 4], Cut.table", alignment=16),
     Argument("block_count", "u32"),
 )
@@ -469,7 +125,7 @@ PACK = Kernel(
         Argument("arena", "const u8*", "uint8 [slots, stride]", alignment=16),
         *_POOL,
         Argument("forms_bytes", "u32", "Cut.forms_bytes"),
-        Argument("lossy", "u32", "1: blocks of numbers become FP8"),
+        Argument("lossy", "u32", "1: blocks of numbers become FP8", is_flag=True),
         Argument("out", "u8*", "uint8 [most, out_stride], a body each", alignment=32),
         Argument("out_stride", "u64", "a multiple of 32"),
         Argument("sizes", "u32*", "uint32 [most], bytes of each body"),
@@ -496,35 +152,22 @@ EXPAND = Kernel(
 class Slots:
     """The slots that a launch goes to, in a launcher's memory.
 
-    arena   uint8 [count, stride]
+    arena   uint8 [slots, stride]
     stride  bytes from a slot to the next, a multiple of 16
-    count   of the pool
+    slots   of the pool
     ids     int32 [most], no slot twice when they are written
     most    entries there is room for
-    table   uint32 [blocks, 4], the table of their cut
+    blocks  uint32 [blocks, 4], the table of their cut
     live    int64 [1], entries in use; None: all
     """
 
     arena: Pointer
     stride: int
-    count: int
+    slots: int
     ids: Pointer
     most: int
-    table: Pointer
+    blocks: Pointer
     live: Pointer | None = None
-
-    def check(self, kernel: Kernel, cut: Cut) -> None:
-        """Refuse memory that is too short.
-
-        Raises:
-            LaunchRefused: so it is.
-        """
-        if self.stride % 16:
-            what = f"{kernel.symbol} is given slots {self.stride} bytes apart"
-            raise LaunchRefused(f"{what}; fix: pad the stride to {round_up(self.stride, 16)}")
-        require_bytes(kernel, "arena", self.arena, (self.count - 1) * self.stride + cut.end if self.count else 0)
-        require_bytes(kernel, "ids", self.ids, 4 * self.most)
-        require_bytes(kernel, "blocks", self.table, 16 * cut.count)
 
 
 def pack_plan(
@@ -537,15 +180,14 @@ def pack_plan(
     check: Check[Pointer] | None = None,
 ) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or bodies don't begin at multiples of 32."""
-    slots.check(PACK, cut)
-    if out_stride < cut.body_most or out_stride % ALIGNMENT:
-        what = f"{PACK.symbol} is given bodies {out_stride} bytes apart"
-        raise LaunchRefused(f"{what}; fix: {round_up(cut.body_most, ALIGNMENT)}, or a greater multiple of {ALIGNMENT}")
-    require_bytes(PACK, "out", out, (slots.most - 1) * out_stride + cut.body_most if slots.most else 0)
-    require_bytes(PACK, "sizes", sizes, 4 * slots.most)
-    where = slots.arena, slots.stride, slots.count, slots.ids, slots.live, slots.most, slots.table, cut.count
-    given = (*where, cut.forms_bytes, int(lossy), out, out_stride, sizes)
-    return LaunchPlan(PACK, blocks(slots.most, 1), (*given, *check_values(PACK, check, slots.count, slots.most)))
+    given: dict[str, Value] = {"forms_bytes": cut.forms_bytes, "out_stride": out_stride}
+    draft = _draft(PACK, cut, slots, check, lossy=lossy, out=out, sizes=sizes, **given)
+    draft.require_multiple(ALIGNMENT, "out_stride")
+    draft.require_least(cut.body_most, "out_stride")
+    draft.require_bytes(
+        out=(slots.most - 1) * out_stride + cut.body_most if slots.most else 0, sizes=4 * slots.most
+    )  # fmt: skip
+    return draft.plan(blocks(slots.most, 1))
 
 
 def expand_plan(
@@ -560,10 +202,15 @@ def expand_plan(
 
     The bodies are those of ``unwrapped``: nothing in the launch checks them again.
     """
-    slots.check(EXPAND, cut)
-    require_bytes(EXPAND, "begins", begins, 8 * slots.most)
-    require_bytes(EXPAND, "lossy", lossy, slots.most)
-    where = slots.arena, slots.stride, slots.count, slots.ids, slots.live, slots.most, slots.table, cut.count
-    grid = blocks(slots.most * -(-cut.count // BLOCKS_AT_ONCE), 1)
-    given = (*where, packed, begins, lossy)
-    return LaunchPlan(EXPAND, grid, (*given, *check_values(EXPAND, check, slots.count, slots.most)))
+    draft = _draft(EXPAND, cut, slots, check, packed=packed, begins=begins, lossy=lossy)
+    draft.require_bytes(begins=8 * slots.most, lossy=slots.most)
+    return draft.plan(blocks(slots.most * -(-cut.count // BLOCKS_AT_ONCE), 1))
+
+
+def _draft(kernel: Kernel, cut: Cut, slots: Slots, check: Check[Pointer] | None, **given: Value) -> Draft:
+    """Of slots of that cut."""
+    draft = Draft(kernel, **named(slots), block_count=cut.count, **given, **check_values(kernel, check))
+    require_slots(draft, cut.end)
+    require_check(draft, slots.most)
+    draft.require_bytes(ids=4 * slots.most, blocks=16 * cut.count)
+    return draft

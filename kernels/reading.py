@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
-from .launch import Argument, Kernel, Pointer, Value, require_bytes
+from .draft import Draft
+from .launch import Argument, Kernel, LaunchRefused, Pointer, Value
 
 Codes = npt.NDArray[np.uint8]
 Memory = TypeVar("Memory", Pointer, npt.NDArray[Any])
@@ -54,34 +55,95 @@ class Check(Generic[Memory]):
     side: Side = Side.READER
     versions: Memory | None = None
 
-    @property
-    def machine(self) -> int:
-        """Number of the kind on the device: ``kv_events::Machine``."""
-        return list(KINDS).index(self.kind)
 
+SLOTS = (
+    Argument("stride", "u64", "bytes from one slot to the next, a multiple of 16"),
+    Argument("slots", "u32", "of the pool"),
+)
+"""What follows an arena, in every kernel that has one; see ``require_slots``."""
+
+IDS = Argument("ids", "const i32*", "int32 [most], slots")
+LIVE = Argument("live", "const i64*", "int64 [1], entries in use; None: all of most", nullable=True, bytes_min=8)
+MOST = Argument("most", "u32", "entries there is room for")
+MACHINE = Argument("machine", "u32", "kv_events::Machine of the slots")
 
 CHECK = (
-    Argument("machine", "u32", "kv_events::Machine of the slots"),
+    MACHINE,
     Argument("side", "u32", "0 reads sealed bytes, 1 is at work on the bytes"),
-    Argument("words", "u64*", "uint64 [slots], the state words; None: nothing is checked", nullable=True),
+    Argument("words", "u64*", "uint64 [slots], the state words", nullable=True),
     Argument("expected", "const u32*", "uint32 [entries], generations", nullable=True),
-    Argument("refusals", "u8*", "uint8 [entries], read and written: 0, or why the entry was refused", nullable=True),
+    Argument("refusals", "u8*", "uint8 [entries], read and written; None: nothing is checked", nullable=True),
 )
 """The arguments that a kernel takes for a ``Check``, at the end of its list."""
 
 
-def check_values(kernel: Kernel, check: Check[Pointer] | None, slots: int, entries: int) -> tuple[Value, ...]:
-    """Values for the arguments ``CHECK``.
+def check_values(kernel: Kernel, check: Check[Pointer] | None) -> dict[str, Value]:
+    """Values for the arguments ``CHECK``, and for ``versions`` where the kernel takes them.
 
     Raises:
-        LaunchRefused: less memory than ``slots`` words, or than ``entries`` generations and refusals.
+        LaunchRefused: a check without its memory, or of no kind; versions that the kernel doesn't compare.
     """
+    takes_versions = any(argument.name == "versions" for argument in kernel.arguments)
+    values: dict[str, Value] = {"versions": None} if takes_versions else {}
     if check is None:
-        return 0, 0, None, None, None
-    require_bytes(kernel, "words", check.words, 8 * slots)
-    require_bytes(kernel, "expected", check.expected, 4 * entries)
-    require_bytes(kernel, "refusals", check.refusals, entries)
-    return check.machine, int(check.side), check.words, check.expected, check.refusals
+        return values | {"machine": 0, "side": 0, "words": None, "expected": None, "refusals": None}
+    if check.versions is not None and not takes_versions:
+        raise refused_versions(kernel)
+    if not isinstance(check.side, Side):
+        raise kernel.refusal("side", f"is {check.side!r}; fix: pass a Side")
+    if takes_versions:
+        values["versions"] = check.versions
+    memory: dict[str, Value] = {"words": check.words, "expected": check.expected, "refusals": check.refusals}
+    for name, value in memory.items():
+        if value is None:
+            raise kernel.refusal(name, "is None in a check; fix: pass a Pointer, or no check")
+    return values | memory | {"machine": machine_of(kernel, check.kind), "side": int(check.side)}
+
+
+def machine_of(kernel: Kernel, kind: str) -> int:
+    """Number of a kind, for the argument ``machine``.
+
+    Raises:
+        LaunchRefused: there is no such kind.
+    """
+    kinds = tuple(KINDS)
+    if kind not in kinds:
+        raise kernel.refusal("machine", f"is of kind {kind!r}; fix: pass one of {', '.join(kinds)}")
+    return kinds.index(kind)
+
+
+def refused_versions(kernel: Kernel) -> LaunchRefused:
+    """To raise for a check with versions, where the kernel would pass over them."""
+    return kernel.refusal("machine", "comes with versions, which this kernel doesn't compare; fix: pass versions=None")
+
+
+def require_check(draft: Draft, entries: int) -> None:
+    """Refuse a check with less memory than ``slots`` words, or than so many generations, refusals and versions.
+
+    Raises:
+        LaunchRefused: so it is.
+    """
+    draft.require_bytes(words=8 * draft.number("slots"), expected=4 * entries, refusals=entries)
+    if "versions" in draft:
+        draft.require_bytes(versions=4 * entries)
+
+
+def require_slots(draft: Draft, extent: int, arena: str = "arena") -> None:
+    """Refuse slots that overlap or lie off 16 bytes, and an arena that ends before its last slot does.
+
+    Args:
+        draft: of a kernel that takes ``SLOTS``.
+        extent: bytes of a slot, from the arena's first byte on, that the kernel may touch.
+        arena: argument that points to slot 0.
+
+    Raises:
+        LaunchRefused: so it is.
+    """
+    stride, slots = draft.number("stride"), draft.number("slots")
+    draft.require_multiple(16, "stride")
+    if slots > 1 and stride < extent:
+        raise draft.refusal("stride", f"{extent} bytes of a slot need a stride of at least {extent}")
+    draft.require_bytes(**{arena: (slots - 1) * stride + extent if slots else 0})
 
 
 def touchable(

@@ -11,15 +11,16 @@ Codes are those of ``Refusal``, and of ``CallRefusal`` where no event decides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
-from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks, require_bytes
-from .reading import HEADERS
+from .draft import Draft
+from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks
+from .reading import HEADERS, machine_of
 
 Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.uint8]
@@ -28,7 +29,6 @@ Places = npt.NDArray[np.uint32]
 
 MACHINES = tuple(KINDS)
 """Machines by number: ``kv_events::Machine``."""
-
 
 ELEMENTS_MAX = 2**31 - 1
 """Of an array in a launch: threads number themselves in 32 bits, and the last block may go past the end."""
@@ -70,7 +70,7 @@ def first_places(slots: Mapping[str, int]) -> Places:
     return np.cumsum([0, *(slots.get(kind, 0) for kind in MACHINES)]).astype(np.uint32)
 
 
-_WORDS = Argument("words", "u64*", "uint64 [slots of all machines], read and changed", alignment=8)
+_WORDS = Argument("words", "u64*", "uint64 [slots of all machines], read and changed")
 _FIRST = Argument("first", "const u32*", "uint32 [machines + 1]: machine m has words [first[m], first[m + 1])")
 _REFERENCES = (
     Argument("references", "u32", "length of the arrays of references"),
@@ -93,7 +93,7 @@ VALIDATE_PIN = Kernel(
         _WORDS,
         _FIRST,
         Argument("starts", "const u32*", "uint32 [requests + 1]: request r has references [starts[r], starts[r + 1])"),
-        Argument("count", "const u32*", "uint32 [1]: requests that there are, of the grid"),
+        Argument("count", "const u32*", "uint32 [1]: requests that there are, of the grid", bytes_min=4),
         *_REFERENCES,
         Argument("leases", "u8*", "uint8 [references], written: 0 a pin is held, else why not"),
         Argument("verdicts", "u8*", "uint8 [requests], written: 0, or the code of the first reference refused"),
@@ -106,7 +106,7 @@ UNPIN = Kernel(
     arguments=(
         _WORDS,
         _FIRST,
-        Argument("count", "const u32*", "uint32 [1]: references that there are"),
+        Argument("count", "const u32*", "uint32 [1]: references that there are", bytes_min=4),
         *_REFERENCES,
         Argument("leases", "u8*", "uint8 [references], read and written: 0 a pin is held, else why not"),
     ),
@@ -118,7 +118,7 @@ REVALIDATE = Kernel(
     arguments=(
         Argument("words", "const u64*", "uint64 [slots of all machines], read"),
         _FIRST,
-        Argument("count", "const u32*", "uint32 [1]: references that there are"),
+        Argument("count", "const u32*", "uint32 [1]: references that there are", bytes_min=4),
         *_REFERENCES,
         Argument("refusals", "u8*", "uint8 [references], written"),
     ),
@@ -130,7 +130,7 @@ APPLY_EVENT = Kernel(
     arguments=(
         *_OF_ONE_MACHINE,
         Argument("event", "u32", "its number in the machine"),
-        Argument("count", "const u32*", "uint32 [1]: firings that there are"),
+        Argument("count", "const u32*", "uint32 [1]: firings that there are", bytes_min=4),
         Argument("firings", "u32", "length of the arrays of firings"),
         Argument("slots", "const u32*", "uint32 [firings], may repeat"),
         Argument("arguments", "const i64*", "int64 [width, firings], in the spec's order; None: none", nullable=True),
@@ -143,7 +143,7 @@ PUT_WORDS = Kernel(
     headers=HEADERS,
     arguments=(
         *_OF_ONE_MACHINE,
-        Argument("count", "const u32*", "uint32 [1]: values that there are"),
+        Argument("count", "const u32*", "uint32 [1]: values that there are", bytes_min=4),
         Argument("values_max", "u32", "length of the arrays of values"),
         Argument("slots", "const u32*", "uint32 [values_max], each at most once"),
         Argument("values", "const u64*", "uint64 [values_max], words of the host"),
@@ -152,19 +152,25 @@ PUT_WORDS = Kernel(
 )
 
 
+class References(TypedDict):
+    """Values of the arguments that kernels over references share; shapes as ``validate_pin`` says."""
+
+    words: Pointer
+    first: Pointer
+    references: int
+    machines: Pointer
+    slots: Pointer
+    arguments: Pointer
+
+
 def validate_pin_plan(
     *,
-    words: Pointer,
-    first: Pointer,
     starts: Pointer,
     count: Pointer,
     requests: int,
-    references: int,
-    machines: Pointer,
-    slots: Pointer,
-    arguments: Pointer,
     leases: Pointer,
     verdicts: Pointer,
+    **shared: Unpack[References],
 ) -> LaunchPlan:
     """Pins the references of each request, all or none; ``validate_pin`` says what that is.
 
@@ -174,18 +180,11 @@ def validate_pin_plan(
     Raises:
         LaunchRefused: a pointer that is misaligned, or to less memory than the launch touches.
     """
-    kernel = VALIDATE_PIN
-    _require_few(kernel, "requests", requests)
-    _require_references(kernel, "validate_pin", references, first, machines, slots, arguments)
-    for name, pointer, need in (
-        ("starts", starts, 4 * (requests + 1)),
-        ("count", count, 4),
-        ("leases", leases, references),
-        ("verdicts", verdicts, requests),
-    ):
-        require_bytes(kernel, name, pointer, need)
-    given = (words, first, starts, count, references, machines, slots, arguments, leases, verdicts)
-    return LaunchPlan(kernel, blocks(requests, 1), given)
+    draft = Draft(VALIDATE_PIN, starts=starts, count=count, leases=leases, verdicts=verdicts, **shared)
+    _require_few(draft.kernel, "requests", requests)
+    _require_references(draft, "leases")
+    draft.require_bytes(starts=4 * (requests + 1), verdicts=requests)
+    return draft.plan(blocks(requests, 1))
 
 
 def validate_pin(
@@ -233,28 +232,15 @@ def validate_pin(
     return verdicts
 
 
-def unpin_plan(
-    *,
-    words: Pointer,
-    first: Pointer,
-    count: Pointer,
-    references: int,
-    machines: Pointer,
-    slots: Pointer,
-    arguments: Pointer,
-    leases: Pointer,
-) -> LaunchPlan:
+def unpin_plan(*, count: Pointer, leases: Pointer, **shared: Unpack[References]) -> LaunchPlan:
     """Gives back the pins that ``leases`` says are held; ``unpin`` says what that is.
 
     Raises:
         LaunchRefused: a pointer that is misaligned, or to less memory than the launch touches.
     """
-    kernel = UNPIN
-    _require_references(kernel, "unpin", references, first, machines, slots, arguments)
-    require_bytes(kernel, "count", count, 4)
-    require_bytes(kernel, "leases", leases, references)
-    given = (words, first, count, references, machines, slots, arguments, leases)
-    return LaunchPlan(kernel, blocks(references, kernel.threads), given)
+    draft = Draft(UNPIN, count=count, leases=leases, **shared)
+    _require_references(draft, "leases")
+    return draft.plan(blocks(shared["references"], UNPIN.threads))
 
 
 def unpin(words: Words, first: Places, machines: Codes, slots: Places, arguments: Numbers, leases: Codes) -> None:
@@ -275,28 +261,15 @@ def unpin(words: Words, first: Places, machines: Codes, slots: Places, arguments
     leases[held] = np.where(codes == 0, np.uint8(CallRefusal.RELEASED), codes)
 
 
-def revalidate_plan(
-    *,
-    words: Pointer,
-    first: Pointer,
-    count: Pointer,
-    references: int,
-    machines: Pointer,
-    slots: Pointer,
-    arguments: Pointer,
-    refusals: Pointer,
-) -> LaunchPlan:
+def revalidate_plan(*, count: Pointer, refusals: Pointer, **shared: Unpack[References]) -> LaunchPlan:
     """Looks at the words of some references once more; ``revalidate`` says what for.
 
     Raises:
         LaunchRefused: a pointer that is misaligned, or to less memory than the launch touches.
     """
-    kernel = REVALIDATE
-    _require_references(kernel, "revalidate", references, first, machines, slots, arguments)
-    require_bytes(kernel, "count", count, 4)
-    require_bytes(kernel, "refusals", refusals, references)
-    given = (words, first, count, references, machines, slots, arguments, refusals)
-    return LaunchPlan(kernel, blocks(references, kernel.threads), given)
+    draft = Draft(REVALIDATE, count=count, refusals=refusals, **shared)
+    _require_references(draft, "refusals")
+    return draft.plan(blocks(shared["references"], REVALIDATE.threads))
 
 
 def revalidate(words: Words, first: Places, machines: Codes, slots: Places, arguments: Numbers) -> Codes:
@@ -327,21 +300,23 @@ def apply_event_plan(
     """Fires one event of one machine on many slots; ``apply_event`` says what that is.
 
     Raises:
-        KeyError: no such machine or event.
-        LaunchRefused: a pointer that is misaligned, or to less memory than the launch touches; no arguments for an
-            event that takes some.
+        LaunchRefused: no such machine or event; a pointer that is misaligned, or to less memory than the launch
+            touches; no arguments for an event that takes some.
     """
-    kernel = APPLY_EVENT
-    given = KINDS[kind].EVENTS[event].given
-    _require_few(kernel, "firings", firings)
-    require_bytes(kernel, "words", words, 8 * slot_count)
-    require_bytes(kernel, "count", count, 4)
-    require_bytes(kernel, "slots", slots, 4 * firings)
-    require_bytes(kernel, "refusals", refusals, firings)
-    require_bytes(kernel, "arguments", Pointer(0, 0) if arguments is None else arguments, 8 * len(given) * firings)
-    numbers = machine_number(kind), event_number(kind, event)
-    values = (words, slot_count, *numbers, count, firings, slots, arguments, refusals)
-    return LaunchPlan(kernel, blocks(firings, kernel.threads), values)
+    machine = machine_of(APPLY_EVENT, kind)
+    events = KINDS[kind].EVENTS
+    if event not in events:
+        raise APPLY_EVENT.refusal("event", f"is {event!r}; fix: pass one of {', '.join(events)}")
+    draft = Draft(
+        APPLY_EVENT, words=words, slot_count=slot_count, machine=machine, event=event_number(kind, event), count=count,
+        firings=firings, slots=slots, arguments=arguments, refusals=refusals,
+    )  # fmt: skip
+    _require_few(draft.kernel, "firings", firings)
+    takes = len(events[event].given)
+    if takes and arguments is None:
+        raise draft.refusal("arguments", f"pass the {takes} of {event!r}")
+    draft.require_bytes(words=8 * slot_count, slots=4 * firings, refusals=firings, arguments=8 * takes * firings)
+    return draft.plan(blocks(firings, APPLY_EVENT.threads))
 
 
 def apply_event(kind: str, event: str, words: Words, slots: Places, arguments: Numbers) -> Codes:
@@ -375,17 +350,15 @@ def put_words_plan(
     """Copies words of the host to the device, but for the pins; ``put_words`` says what that is.
 
     Raises:
-        KeyError: no such machine.
-        LaunchRefused: a pointer that is misaligned, or to less memory than the launch touches.
+        LaunchRefused: no such machine; a pointer that is misaligned, or to less memory than the launch touches.
     """
-    kernel = PUT_WORDS
-    _require_few(kernel, "values", values_max)
-    require_bytes(kernel, "words", words, 8 * slot_count)
-    require_bytes(kernel, "count", count, 4)
-    for name, pointer, item in (("slots", slots, 4), ("values", values, 8), ("refusals", refusals, 1)):
-        require_bytes(kernel, name, pointer, item * values_max)
-    given = (words, slot_count, machine_number(kind), count, values_max, slots, values, refusals)
-    return LaunchPlan(kernel, blocks(values_max, kernel.threads), given)
+    draft = Draft(
+        PUT_WORDS, words=words, slot_count=slot_count, machine=machine_of(PUT_WORDS, kind), count=count,
+        values_max=values_max, slots=slots, values=values, refusals=refusals,
+    )  # fmt: skip
+    _require_few(draft.kernel, "values_max", values_max)
+    draft.require_bytes(words=8 * slot_count, slots=4 * values_max, values=8 * values_max, refusals=values_max)
+    return draft.plan(blocks(values_max, PUT_WORDS.threads))
 
 
 def put_words(kind: str, words: Words, slots: Places, values: Words) -> Codes:
@@ -419,21 +392,21 @@ def put_words(kind: str, words: Words, slots: Places, values: Words) -> Codes:
 _ONE_PIN = np.array([bits & -bits for bits in map(pins_bits, MACHINES)], np.uint64)
 
 
-def _require_references(
-    kernel: Kernel, name: str, references: int, first: Pointer, machines: Pointer, slots: Pointer, arguments: Pointer
-) -> None:
-    _require_few(kernel, "references", references)
-    require_bytes(kernel, "first", first, 4 * (len(MACHINES) + 1))
-    require_bytes(kernel, "machines", machines, references)
-    require_bytes(kernel, "slots", slots, 4 * references)
-    require_bytes(kernel, "arguments", arguments, 8 * width_of(name) * references)
+def _require_references(draft: Draft, codes: str) -> None:
+    """Refuse too many references, or too little memory for them and for their ``codes``."""
+    references = draft.number("references")
+    _require_few(draft.kernel, "references", references)
+    draft.require_bytes(
+        first=4 * (len(MACHINES) + 1), machines=references, slots=4 * references,
+        arguments=8 * width_of(draft.kernel.name) * references, **{codes: references},
+    )  # fmt: skip
 
 
 def _require_few(kernel: Kernel, what: str, count: int) -> None:
-    if not 0 <= count <= ELEMENTS_MAX:
+    if type(count) is not int or not 0 <= count <= ELEMENTS_MAX:
         raise LaunchRefused(
-            f"kernels/cuda/{kernel.file}: {kernel.symbol} is planned for {count} {what}; "
-            f"fix: 0 to {ELEMENTS_MAX}, in several launches if there are more"
+            f"kernels/cuda/{kernel.file}: {kernel.symbol} is planned for {what}={count!r}; "
+            f"fix: an int of [0, {ELEMENTS_MAX}], in several launches if there are more"
         )
 
 

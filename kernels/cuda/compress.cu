@@ -7,12 +7,8 @@ constexpr kv_u32 kKeysOfBlock = kThreads / kWarpLanes;  // kernels/compress.py: 
 constexpr kv_u32 kRowsAtOnce = 8;  // kernels/compress.py: ROWS_AT_ONCE
 constexpr kv_u32 kChannels = 4;    // kernels/compress.py: CHANNELS
 
-constexpr kv_u32 kV4Codes = 448;
-constexpr kv_u32 kV4DataBytes = 576;
-constexpr kv_u32 kV4ScaleBytes = 8;
-constexpr kv_u32 kV4GroupThreads = 64 / kChannels;
-static_assert(kThreads * kChannels == 512, "a block has an entry of DeepSeek-V4");
-static_assert(kV4Codes % (kV4GroupThreads * kChannels) == 0, "codes are whole groups");
+constexpr kv_u32 kV4GroupThreads = kV4Group / kChannels;
+static_assert(kThreads * kChannels == kV4Elements, "a block has an entry of DeepSeek-V4");
 
 constexpr kv_u32 kKeyElements = 128;
 static_assert(kWarpLanes * kChannels == kKeyElements, "a warp has a key");
@@ -24,32 +20,40 @@ enum Origin : kv_u8 {
   kCarry = 2,
 };
 
-// Rows, which of them become entries, and how; named as the arguments of the kernels.
+// Rows, which of them become entries, and how: what all kernels here begin with, as the arguments of the same names.
 struct Windows {
-  const float* kv;
+  const float* kv;            // [row_count, row_stride], like gate
   const float* gate;
   kv_u32 row_count;
-  kv_u32 row_stride;
-  const float* carry_kv;
+  kv_u32 row_stride;          // floats from a row to the next
+  const float* carry_kv;      // [carry_count, carry_stride], like carry_gate; null if no rows are carried over
   const float* carry_gate;
   kv_u32 carry_count;
   kv_u32 carry_stride;
-  const float* bias;
-  const float* weight;
-  const float* rotary;
+  const float* bias;          // [ratio, width], where width is elements, or twice as many with overlaps
+  const float* weight;        // [elements]
+  const float* rotary;        // [position_count, rope] cosines, then sines
   kv_u32 position_count;
-  const kv_u32* current;
-  const kv_u32* positions;
-  const kv_u8* origin;
-  const kv_u32* previous;
-  kv_u32 elements;
-  kv_u32 ratio;
-  kv_u32 overlaps;
-  kv_u32 rope;
-  float epsilon;
-  kv_u32 rows_folded;
-  kv_u32 carry_folded;
+  const kv_u32* current;      // [most] first row of an entry's window
+  const kv_u32* positions;    // [most]
+  const kv_u8* origin;        // [most] Origin
+  const kv_u32* previous;     // [most] first row of the window before, there
+  const kv_i64* live;         // entries in use, or null: `most`
+  kv_u32 most;
+  kv_u32 elements;            // of an entry
+  kv_u32 ratio;               // rows of a window
+  kv_u32 overlaps;            // 1: windows are pooled with the one before
+  kv_u32 rope;                // channels at the end that are turned
+  float epsilon;              // added to the mean square
+  kv_u32 rows_folded;         // 1: gates of the rows hold the bias already
+  kv_u32 carry_folded;        // 1: gates of the carried rows do
 };
+
+// Of the arguments that are in scope; C has no other way to say them once.
+#define KV_WINDOWS                                                                                              \
+  {kv, gate, row_count, row_stride, carry_kv, carry_gate, carry_count, carry_stride, bias, weight, rotary,      \
+   position_count, current, positions, origin, previous, live, most, elements, ratio, overlaps, rope, epsilon, \
+   rows_folded, carry_folded}
 
 // What one entry is made of.
 struct Entry {
@@ -70,12 +74,6 @@ __device__ __forceinline__ Four load_four(const float* from) {
 }
 
 __device__ __forceinline__ float minus_infinity() { return kv_bits_float(0xFF800000u); }
-
-// Kernels write one NaN; which one arithmetic gives differs between machines.
-__device__ __forceinline__ kv_u32 canonical(float value) {
-  const kv_u32 bits = kv_float_bits(value);
-  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC00000u : bits;
-}
 
 // e to a power of at most 0; kernels/floats.py: exp.
 __device__ __forceinline__ float exp_of(float x) {
@@ -252,13 +250,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
     kv_u8* refusals) {  // [most]
   __shared__ Entry entry;
   __shared__ float warps[kThreads / kWarpLanes];
-  const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
-                     bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
-                     elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
+  const Windows w = KV_WINDOWS;
   const kv_u32 n = blockIdx.x;
   if (threadIdx.x == 0) {
     Entry found = {0, 0, 0, 0, 0};
-    if (n < kv_in_use(live, most) && kv_load1_relaxed(refusals + n) == 0) {
+    if (n < kv_in_use(w.live, w.most) && kv_load1_relaxed(refusals + n) == 0) {
       found.is_there = read_entry(w, n, &found);
       if (found.is_there == 0) kv_store1_relaxed(refusals + n, kv_call::kBadArgument);
     }
@@ -270,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
   const Four values = compressed(w, entry, channel, warps);
   if (channel >= elements) return;
   kv_store16(out + (kv_u64)n * elements + channel,
-             make_uint4(canonical(values.at[0]), canonical(values.at[1]), canonical(values.at[2]),
-                        canonical(values.at[3])));
+             make_uint4(kv_canonical_bits(values.at[0]), kv_canonical_bits(values.at[1]),
+                        kv_canonical_bits(values.at[2]), kv_canonical_bits(values.at[3])));
 }
 
 // Reads the entry and looks at its slot, by one thread; null if there is no such entry, or if it is refused.
@@ -285,8 +281,6 @@ __device__ __forceinline__ Target find_target(
     const Windows& w,
     const KvCheck& check,
     kv_u32 n,
-    const kv_i64* live,
-    kv_u32 most,
     kv_u8* arena,
     kv_u64 stride,
     kv_u32 slots,
@@ -294,12 +288,12 @@ __device__ __forceinline__ Target find_target(
     const kv_u32* rows,
     kv_u32 page_rows) {
   Target target = {{0, 0, 0, 0, 0}, nullptr, 0};
-  if (n >= kv_in_use(live, most)) return target;
-  if (check.words != nullptr && kv_load1_relaxed(check.refusals + n) != 0) return target;
+  if (n >= kv_in_use(w.live, w.most)) return target;
+  if (kv_is_checked(check) && kv_load1_relaxed(check.refusals + n) != 0) return target;
   const kv_i32 slot = ids[n];
   target.row = rows[n];
   if (!read_entry(w, n, &target.entry)) {
-    if (check.words != nullptr) kv_refuse(check, n, kv_call::kBadArgument);
+    if (kv_is_checked(check)) kv_refuse(check, n, kv_call::kBadArgument);
     return target;
   }
   if (kv_look_and_bound(check, n, slot, slots, target.row < page_rows)) target.page = arena + (kv_u64)slot * stride;
@@ -348,11 +342,9 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress_v4(
   __shared__ float warps[kThreads / kWarpLanes];
   __shared__ kv_u32 exponents[kV4ScaleBytes];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
-                     bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
-                     elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
+  const Windows w = KV_WINDOWS;
   if (threadIdx.x == 0)
-    target = find_target(w, check, blockIdx.x, live, most, arena, stride, slots, ids, rows, page_rows);
+    target = find_target(w, check, blockIdx.x, arena, stride, slots, ids, rows, page_rows);
   __syncthreads();  // writes of all come after that thread's acquire
   if (target.page == nullptr) return;
   const kv_u32 channel = threadIdx.x * kChannels;
@@ -416,12 +408,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4) kv_compress_index_key(
     kv_u8* refusals) {
   __shared__ Target targets[kKeysOfBlock];
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
-  const Windows w = {kv,     gate,   row_count, row_stride,     carry_kv, carry_gate, carry_count, carry_stride,
-                     bias,   weight, rotary,    position_count, current,  positions,  origin,      previous,
-                     elements, ratio, overlaps, rope,           epsilon,  rows_folded, carry_folded};
+  const Windows w = KV_WINDOWS;
   if (threadIdx.x < kKeysOfBlock) {
     const kv_u32 n = blockIdx.x * kKeysOfBlock + threadIdx.x;
-    targets[threadIdx.x] = find_target(w, check, n, live, most, arena, stride, slots, ids, rows, page_rows);
+    targets[threadIdx.x] = find_target(w, check, n, arena, stride, slots, ids, rows, page_rows);
   }
   __syncthreads();  // writes of all come after those threads' acquires
   const Target& target = targets[kv_warp()];

@@ -84,7 +84,7 @@ struct Strip {
 };
 
 __device__ __forceinline__ Strip strip_of(kv_u32 bytes) {
-  const kv_u32 per_item = (bytes + kStripBytes - 1) / kStripBytes;
+  const kv_u32 per_item = (bytes - 1) / kStripBytes + 1;
   const kv_u32 item = my_strip() / per_item;
   const kv_u32 begin = (my_strip() - item * per_item) * kStripBytes;
   return {item, begin, min(kStripBytes, bytes - begin)};
@@ -184,28 +184,28 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_window_gather(
     kv_u8* refusals) {        // [most, width]
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 strip_rows = max(1u, kStripBytes / row_bytes);
-  const kv_u32 strips = (page_rows + strip_rows - 1) / strip_rows;   // of a page
-  const kv_u32 pages = (rows + page_rows - 2) / page_rows + 1;       // that a window may touch
+  const kv_u32 strips = (page_rows - 1) / strip_rows + 1;                    // of a page
+  const kv_u32 pages = rows == 1 ? 1u : (rows - 2) / page_rows + 2;          // that a window may touch
   const kv_u32 request = my_strip() / (pages * strips);
   if (request >= kv_in_use(live, most)) return;
   const kv_i64 position = positions[request];
-  if (position < 0 || position > 0x7FFFFFFF) return;
-  const kv_u32 end = (kv_u32)position + 1;
-  const kv_u32 first = end > rows ? end - rows : 0;
+  if (position < 0) return;
+  const kv_u64 end = (kv_u64)position + 1;
+  const kv_u64 first = end > rows ? end - rows : 0;
   const kv_u32 piece = my_strip() - request * (pages * strips);
-  const kv_u32 page = first / page_rows + piece / strips;
-  const kv_u32 page_begin = page * page_rows + piece % strips * strip_rows;  // the strip's share of the page
-  const kv_u32 begin = max(first, page_begin);
-  const kv_u32 stop = min(end, min(page_begin + strip_rows, (page + 1) * page_rows));
+  const kv_u64 page = first / page_rows + piece / strips;
+  const kv_u64 page_begin = page * page_rows + piece % strips * strip_rows;  // the strip's share of the page
+  const kv_u64 begin = max(first, page_begin);
+  const kv_u64 stop = min(end, min(page_begin + strip_rows, (page + 1) * page_rows));
   if (begin >= stop) return;
   const kv_u32 block_pages = block_rows / page_rows;
-  const kv_u32 entry = request * width + page / block_pages % width;
+  const kv_u32 entry = request * width + (kv_u32)(page / block_pages % width);
   const kv_i32 slot = table[entry];
   if (look(check, entry, slot, slots) != kv_refusal::kApplied) return;
   const kv_u8* const from = arena + (kv_u64)slot * stride + page % block_pages * page_stride +
-                            (kv_u64)(begin - page * page_rows) * row_bytes;
+                            (begin - page * page_rows) * row_bytes;
   kv_u8* const to = out + ((kv_u64)request * rows + (begin - first)) * row_bytes;
-  const kv_u32 bytes = (stop - begin) * row_bytes;
+  const kv_u32 bytes = (kv_u32)(stop - begin) * row_bytes;
   const bool wide = row_bytes % 16 == 0;
   if (wide) {
     copy16<false>(to, from, bytes);
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_indexer_gather(
     kv_u8* refusals) {
   const KvCheck check = {machine, side, words, expected, refusals, versions};
   const kv_u32 strip_rows = max(1u, kStripBytes / key_bytes);
-  const kv_u32 strips = (slot_rows + strip_rows - 1) / strip_rows;
+  const kv_u32 strips = (slot_rows - 1) / strip_rows + 1;
   const kv_u32 entry = my_strip() / strips;
   if (entry >= kv_in_use(live, most)) return;
   const kv_u32 start = starts[entry];

@@ -183,6 +183,12 @@ __device__ __forceinline__ kv_u16 kv_float_to_bf16(float value) {
   return (kv_u16)((bits + 0x7FFFu + lowest_kept) >> 16);
 }
 
+// Bits of a number that a kernel writes: one NaN for all, as which one arithmetic gives differs between machines.
+__device__ __forceinline__ kv_u32 kv_canonical_bits(float value) {
+  const kv_u32 bits = kv_float_bits(value);
+  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC00000u : bits;
+}
+
 // -- FP8 e4m3 ---------------------------------------------------------------------------------------------------------
 //
 // Sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, 0x7F is NaN, 448 the greatest, 2^-9 the least above

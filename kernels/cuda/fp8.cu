@@ -6,17 +6,8 @@ constexpr kv_u32 kWarps = kThreads / kWarpLanes;
 constexpr kv_u32 kRowsOfWarp = 8;             // neighbours that a warp gathers
 constexpr kv_u32 kRowsOfBlock = kWarpLanes;  // kernels/fp8.py: INSERTED_AT_ONCE
 
-// The 584-byte row of DeepSeek-V4. A page is all its data rows, then all its scale rows.
-constexpr kv_u32 kV4Codes = 448;
-constexpr kv_u32 kV4Rope = 64;
-constexpr kv_u32 kV4Elements = kV4Codes + kV4Rope;
-constexpr kv_u32 kV4DataBytes = kV4Codes + 2 * kV4Rope;
-constexpr kv_u32 kV4ScaleBytes = 8;
-constexpr kv_u32 kV4Group = 64;
-constexpr kv_u32 kV4CodeUnits = kV4Codes / 8;
-static_assert(kV4DataBytes + kV4ScaleBytes == 584 && kV4DataBytes % 16 == 0, "as FlashMLA lays it out");
+constexpr kv_u32 kV4CodeUnits = kV4Codes / 8;  // of eight elements
 static_assert(kV4Elements / 8 == 2 * kWarpLanes, "a lane has two units");
-static_assert(kV4Codes / kV4Group < kV4ScaleBytes, "7 scales and a byte of padding");
 
 // The 656-byte row of DeepSeek-V3.2: codes, scales, then the part with positions.
 constexpr kv_u32 kV32Codes = 512;

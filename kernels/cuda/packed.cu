@@ -1,14 +1,14 @@
-// Slots packed into bodies, and bodies expanded into slots. What a body is, plans, references and bytes are in
-// kernels/packed.py. A warp has one block of at most 256 elements, a lane eight of them.
+// Slots packed into bodies, and bodies expanded into slots. What a body is stands in kernels/packed_form.py; plans,
+// references and bytes in kernels/packed.py. A warp has one block of at most 256 elements, a lane eight of them.
 
 constexpr kv_u32 kThreads = 256;
 constexpr kv_u32 kWarps = kThreads / kWarpLanes;
-constexpr kv_u32 kPerLane = 8;          // kernels/packed.py: PER_LANE
-constexpr kv_u32 kRun = 4;              // kernels/packed.py: RUN
-constexpr kv_u32 kAlignment = 32;       // kernels/packed.py: ALIGNMENT
+constexpr kv_u32 kPerLane = 8;          // kernels/packed_form.py: PER_LANE
+constexpr kv_u32 kRun = 4;              // kernels/packed_form.py: RUN
+constexpr kv_u32 kAlignment = 32;       // kernels/packed_form.py: ALIGNMENT
 constexpr kv_u32 kBlocksAtOnce = 32;    // kernels/packed.py: BLOCKS_AT_ONCE
 constexpr kv_u32 kBlocksOfWarp = kBlocksAtOnce / kWarps;
-constexpr float kLeastPeak = 0x1.cp-118f;  // kernels/fp8.py: LEAST_PEAK, 448 * 2^-126
+constexpr float kLeastPeak = 0x1.cp-118f;  // kernels/fp8_rows.py: LEAST_PEAK, 448 * 2^-126
 static_assert(kBlocksAtOnce % kWarps == 0, "every warp has as many blocks");
 static_assert(kPerLane == 8 && kRun == 4, "eight bits of eight elements fill a number of 64 bits");
 
@@ -201,11 +201,8 @@ __device__ __forceinline__ float number_of(kv_u32 kind, kv_u64 bits) {
   return kind == kFloat32 ? kv_bits_float((kv_u32)bits) : kv_bf16_to_float((kv_u16)bits);
 }
 
-// Kernels write one NaN; which one arithmetic gives differs between machines.
 __device__ __forceinline__ kv_u64 bits_of_number(kv_u32 kind, float value) {
-  if (kind == kBfloat16) return kv_float_to_bf16(value);
-  const kv_u32 bits = kv_float_bits(value);
-  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC00000u : bits;
+  return kind == kBfloat16 ? kv_float_to_bf16(value) : kv_canonical_bits(value);
 }
 
 // -- Expand -----------------------------------------------------------------------------------------------------------

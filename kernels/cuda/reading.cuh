@@ -19,15 +19,18 @@ __device__ __forceinline__ kv_u32 kv_in_use(const kv_i64* live, kv_u32 most) {
   return count < 0 ? 0u : count < (kv_i64)most ? (kv_u32)count : most;
 }
 
-// The words beside some bytes, entry by entry. Without words nothing is checked but that there is such a slot.
+// The words beside some bytes, entry by entry. Without refusals nothing is checked but that there is such a slot.
 struct KvCheck {
   kv_u32 machine;             // kv_events::Machine
   kv_u32 side;                // kv_reading::Side
-  kv_u64* words;              // [slots], or null
+  kv_u64* words;              // [slots]
   const kv_u32* expected;     // [entries] generations
-  kv_u8* refusals;            // [entries] 0, or why the entry was refused; read and written
+  kv_u8* refusals;            // [entries] 0, or why the entry was refused; read and written. Null: no check
   const kv_u32* versions;     // [entries] of the entries that an indexer's keys route to; null for other slots
 };
+
+// Words don't tell: a pool without slots has none, and its entries are refused all the same.
+__device__ __forceinline__ bool kv_is_checked(const KvCheck& check) { return check.refusals != nullptr; }
 
 // What a word answers to this launch; kApplied if it may go on.
 __device__ __forceinline__ kv_u8 kv_answer(const KvCheck& check, kv_u64 word, kv_u32 entry) {
@@ -53,7 +56,7 @@ __device__ __forceinline__ void kv_refuse(const KvCheck& check, kv_u32 entry, kv
 // with the release by which it sealed the slot is there to be read.
 __device__ __forceinline__ kv_u8 kv_look(const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots) {
   const bool is_slot = slot >= 0 && (kv_u32)slot < slots;
-  if (check.words == nullptr) return is_slot ? (kv_u8)kv_refusal::kApplied : (kv_u8)kv_call::kNoSlot;
+  if (!kv_is_checked(check)) return is_slot ? (kv_u8)kv_refusal::kApplied : (kv_u8)kv_call::kNoSlot;
   kv_u8 code = kv_load1_relaxed(check.refusals + entry);
   if (code != kv_refusal::kApplied) return code;
   code = is_slot ? kv_answer(check, kv_load_acquire(check.words + slot), entry) : (kv_u8)kv_call::kNoSlot;
@@ -66,7 +69,7 @@ __device__ __forceinline__ kv_u8 kv_look(const KvCheck& check, kv_u32 entry, kv_
 // of the word by whoever takes the slot anew: either this thread sees that change, or the change comes after this and
 // the new bytes after the change, so that none of them was read.
 __device__ __forceinline__ kv_u8 kv_look_again(const KvCheck& check, kv_u32 entry, kv_i32 slot) {
-  if (check.words == nullptr) return kv_refusal::kApplied;
+  if (!kv_is_checked(check)) return kv_refusal::kApplied;
   const kv_u8 code = kv_answer(check, kv_add_release(check.words + slot, 0), entry);
   if (code != kv_refusal::kApplied) kv_refuse(check, entry, code);
   return code;

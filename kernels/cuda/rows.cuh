@@ -1,14 +1,25 @@
-// Groups of numbers as FP8 codes with one scale; meaning and reference in kernels/fp8.py. Comes after reading.cuh.
+// Groups of numbers as FP8 codes with one scale, and the row of DeepSeek-V4 that is made of them; meaning and reference
+// in kernels/fp8_rows.py. Comes after reading.cuh.
 #ifndef KVFSM_ROWS_CUH
 #define KVFSM_ROWS_CUH
 
 constexpr float kE4m3Max = 448.0f;
 
+// The 584-byte row of DeepSeek-V4. A page is all its data rows, then all its scale rows.
+constexpr kv_u32 kV4Codes = 448;
+constexpr kv_u32 kV4Rope = 64;
+constexpr kv_u32 kV4Elements = kV4Codes + kV4Rope;
+constexpr kv_u32 kV4DataBytes = kV4Codes + 2 * kV4Rope;
+constexpr kv_u32 kV4ScaleBytes = 8;
+constexpr kv_u32 kV4Group = 64;
+static_assert(kV4DataBytes + kV4ScaleBytes == 584 && kV4DataBytes % 16 == 0, "as FlashMLA lays it out");
+static_assert(kV4Codes % kV4Group == 0 && kV4Codes / kV4Group < kV4ScaleBytes, "7 scales and a byte of padding");
+
 // Whether the slot may be touched, and the caller's numbers are within bounds; if not, why is written.
 __device__ __forceinline__ bool kv_look_and_bound(
     const KvCheck& check, kv_u32 entry, kv_i32 slot, kv_u32 slots, bool is_within) {
   if (kv_look(check, entry, slot, slots) != kv_refusal::kApplied) return false;
-  if (!is_within && check.words != nullptr) kv_refuse(check, entry, kv_call::kBadArgument);
+  if (!is_within && kv_is_checked(check)) kv_refuse(check, entry, kv_call::kBadArgument);
   return is_within;
 }
 

@@ -7,7 +7,7 @@ is the expression that a user would write instead, over tensors as in the plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from kvfsm.kernels.fp8 import (
     quantise_insert_v32_plan,
 )
 from kvfsm.kernels.launch import Launcher, LaunchPlan, Pointer
-from kvfsm.kernels.packed import Cut, Slots, cut, expand_plan, pack_plan
+from kvfsm.kernels.packed import Slots, expand_plan, pack_plan
+from kvfsm.kernels.packed_form import Cut, cut
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.kernels.words import (
     apply_event_plan,
@@ -80,9 +81,7 @@ class Sized:
     def check(self, kind: str, slots: int, entries: int, side: Side = Side.READER) -> Check[Pointer]:
         state = KINDS[kind].STATES["RESIDENT" if side is Side.READER else "FILLING"]
         words = np.full(slots, KINDS[kind].LAYOUT.pack(state=state, generation=1), np.uint64)
-        versions = self.up(np.zeros(entries, np.uint32)) if kind == "indexer_state" else None
-        refusals = self.zeros(entries)
-        return Check(kind, self.up(words), self.up(np.ones(entries, np.uint32)), refusals, side, versions)
+        return Check(kind, self.up(words), self.up(np.ones(entries, np.uint32)), self.zeros(entries), side)
 
 
 def workloads(launcher: Launcher, scale: int = 1) -> tuple[list[Workload], Sized]:
@@ -159,7 +158,7 @@ def _indexer(sized: Sized) -> Workload:
     pages, arena, ids = _pages(sized, INDEX_PAGE, 2048 * INDEX_PAGE)
     starts = sized.up(np.arange(pages + 1, dtype=np.uint32) * 64)
     keys, scales = sized.zeros(pages * 64 * 128), sized.zeros(pages * 64 * 4)
-    check = sized.check("indexer_state", 2 * pages, pages)
+    check = replace(sized.check("indexer_state", 2 * pages, pages), versions=sized.zeros(4 * pages))
     plan = indexer_gather_plan(
         arena, arena.skip(8192), INDEX_PAGE, 2 * pages, ids, starts, pages, 64, 128, 4, keys, scales, pages * 64,
         check=check,

@@ -45,7 +45,8 @@ class HostBuffer:
         at = REDZONE_BYTES + -(self._memory.ctypes.data + REDZONE_BYTES) % ALIGNMENT
         self._begin, self._end = at, at + count
         self.array: npt.NDArray[Any] = self._memory[at : at + count].view(self.dtype).reshape(shape)
-        self.pointer = Pointer(self._memory.ctypes.data + at, count)
+        # Of an empty array CuPy and torch give no address.
+        self.pointer = Pointer(self._memory.ctypes.data + at if count else 0, count)
         self.shadow: int = engine().new_shadow(self.pointer.address, count, initialised)
         self.is_freed = False
 

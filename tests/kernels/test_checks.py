@@ -52,9 +52,9 @@ def pointer(size: int, address: int = 4096) -> Pointer:
     ("changed", "said"),
     [
         ({"arena": pointer(4096, 4104)}, r"argument 0 'arena' .* must be a multiple of 16"),
-        ({"bytes": 100}, "kv_page_checksum has bytes=100; fix: use a multiple of 16"),
-        ({"stride": 1000}, "kv_page_checksum has stride=1000; fix: use a multiple of 16"),
-        ({"stride": 512}, "stride=512; fix: 1024 bytes of a slot need a stride of at least 1024"),
+        ({"bytes": 100}, "'bytes' .* is 100; fix: use a multiple of 16"),
+        ({"stride": 1000}, "'stride' .* is 1000; fix: use a multiple of 16"),
+        ({"stride": 512}, "'stride' .* is 512; fix: 1024 bytes of a slot need a stride of at least 1024"),
         ({"ids": pointer(8)}, "'ids' .* the plan needs 12 bytes there"),
         ({"sums": pointer(16)}, "'sums' .* the plan needs 24 bytes there"),
         ({"live": pointer(4)}, "'live' .* the plan needs 8 bytes there"),
@@ -79,8 +79,8 @@ def prefix_check(**changed: Any) -> Check[Pointer]:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"wanted": None}, "has sums on one side only; fix: pass both, or None for both"),
-        ({"check": prefix_check(side=Side.WRITER)}, "has a writer's check; fix: a prefix is verified for who reads it"),
+        ({"wanted": None}, "'sums' .*; fix: pass sums and wanted, or None for both"),
+        ({"check": prefix_check(side=Side.WRITER)}, "'machine' .* is of <Side.WRITER: 1>; fix: a prefix is"),
         ({"check": prefix_check(words=pointer(31))}, "'words' .* the plan needs 32 bytes there"),
         ({"check": prefix_check(expected=pointer(27))}, "'expected' .* the plan needs 28 bytes there"),
         ({"offsets": pointer(8)}, "'offsets' .* the plan needs 12 bytes there"),
@@ -113,15 +113,17 @@ def a_topology(**changed: Any) -> LaunchPlan:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"span": 0}, "has span=0, capacity=4; fix: pass at least 1 of each"),
-        ({"capacity": 0}, "has span=16, capacity=0; fix: pass at least 1 of each"),
+        ({"span": 0}, "'span' .* is 0; fix: pass at least 1"),
+        ({"capacity": 0}, "'capacity' .* is 0; fix: pass at least 1"),
         ({"capacity": 5}, "'records' .* the plan needs 160 bytes there"),
-        ({"width": WIDEST}, f"has rows of {WIDEST} entries; fix: use fewer than {WIDEST}"),
+        ({"width": WIDEST}, f"'width' .* is {WIDEST}; fix: use fewer than {WIDEST} entries"),
         ({"count": 9}, "'table' .* the plan needs 180 bytes there"),
         ({"numbers": 11}, "'captured' .* the plan needs 88 bytes there"),
         ({"refused": pointer(7)}, "'refused' .* the plan needs 8 bytes there"),
         ({"words": pointer(31)}, "'words' .* the plan needs 32 bytes there"),
         ({"expected": pointer(159)}, "'expected' .* the plan needs 160 bytes there"),
+        ({"words": None}, "'expected' .*; fix: pass the words too, which have the generations"),
+        ({"kind": "block"}, "'machine' .* is of kind 'block'; fix: pass one of compressed_kv, "),
     ],
 )
 def test_a_bad_topology_check_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:

@@ -106,6 +106,27 @@ def test_verified_prefix(launcher: Launcher, rng: np.random.Generator, kind: str
     np.testing.assert_array_equal(up.now(check.words), check.words)
 
 
+def test_a_request_without_blocks_verifies(launcher: Launcher) -> None:
+    """All that is of blocks is an empty array."""
+    check, ids, sums, up = (
+        sound_check("compressed_kv", 0, 0),
+        np.zeros(0, np.int32),
+        np.zeros(0, np.uint64),
+        Uploaded(launcher),
+    )
+    offsets, verified, reasons = np.zeros(2, np.uint32), np.full(1, 7, np.uint32), np.full(1, 7, np.uint8)
+    on_device = up.check(check)
+    assert on_device is not None
+    launcher.launch(
+        verified_prefix_plan(
+            on_device, up(offsets), up(ids), 0, 0, 1, up(verified), up(reasons), sums=up(sums), wanted=up(sums.copy())
+        )
+    )
+    assert (up.now(verified).tolist(), up.now(reasons).tolist()) == ([0], [0])
+    verified_prefix(check, offsets, ids, verified, reasons, sums=sums, wanted=sums)
+    assert (verified.tolist(), reasons.tolist()) == ([0], [0])
+
+
 class Outcome:
     def __init__(self, refused: list[int], told: npt.NDArray[np.void]) -> None:
         self.refused, self.told = refused, told

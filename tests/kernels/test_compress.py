@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from kvfsm.kernels import fp8
+from kvfsm.kernels import fp8, fp8_rows
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.compress import (
     CARRY,
@@ -284,10 +284,10 @@ def test_a_v4_page_holds_what_compression_and_quantising_give() -> None:
     compress_v4(CSA, windows, pages, 5, at, rows, check)
     assert check.refusals.tolist() == [0, 0, 0, 0, Refusal.STALE]
     entries = entries_of(CSA, windows)
-    data, scales = fp8.v4_row(to_bf16(entries))
+    data, scales = fp8_rows.v4_row(to_bf16(entries))
     groups = entries[:, :448].reshape(5, 7, 64)
-    group_scales, exponents = fp8.v4_scales_of(groups, fp8.V4_LEAST_PEAK)
-    data[:, :448] = fp8.quantised(groups, group_scales).reshape(5, 448)  # from float32, not by way of bfloat16
+    group_scales, exponents = fp8_rows.v4_scales_of(groups, fp8_rows.V4_LEAST_PEAK)
+    data[:, :448] = fp8_rows.quantised(groups, group_scales).reshape(5, 448)  # from float32, not by way of bfloat16
     scales[:, :7] = exponents
     data[4] = scales[4] = 0
     assert np.array_equal(pages[0, : 5 * 576].reshape(5, 576)[rows], data)
@@ -299,10 +299,10 @@ def test_an_index_key_holds_what_compression_and_quantising_give() -> None:
     pages = np.zeros((1, 3 * 132), np.uint8)
     compress_index_key(INDEX, windows, pages, 3, np.zeros(3, np.int32), np.arange(3, dtype=np.uint32), filling(3))
     entries = entries_of(INDEX, windows)
-    scales = fp8.scales_of(entries, fp8.INDEX_LEAST_PEAK)
+    scales = fp8_rows.scales_of(entries, fp8_rows.INDEX_LEAST_PEAK)
     assert np.array_equal(pages[0, 3 * 128 :].view(np.float32), scales)
-    assert np.array_equal(pages[0, : 3 * 128].reshape(3, 128), fp8.quantised(entries, scales))
-    back = fp8.dequantised(pages[0, : 3 * 128].reshape(3, 128), scales)
+    assert np.array_equal(pages[0, : 3 * 128].reshape(3, 128), fp8_rows.quantised(entries, scales))
+    back = fp8_rows.dequantised(pages[0, : 3 * 128].reshape(3, 128), scales)
     assert (np.abs(back - entries) <= np.abs(entries) * 0.063 + scales[:, None] * 2.0**-9).all()
 
 
@@ -316,25 +316,27 @@ def test_plans_refuse_what_kernels_do_not_take() -> None:
     given, at = pointers(windows_of(CSA, seed=1, entries=4)), Pointer(1 << 20, 1 << 24)
     assert compress_plan(CSA, given, at, at).grid == (4, 1, 1)
     for compressor, what in (
-        (replace(CSA, elements=516), "entries of 516"),
-        (replace(CSA, elements=30), "entries of 30"),
-        (replace(CSA, rope=6), "6 of them turned"),
-        (replace(CSA, ratio=0), "windows of 0 rows"),
+        (replace(CSA, elements=516), "'elements' .* is 516; fix: pass at most 512"),
+        (replace(CSA, elements=30), "'elements' .* is 30; fix: use a multiple of 4"),
+        (replace(CSA, rope=6), "'rope' .* is 6; fix: use a multiple of 4"),
+        (replace(CSA, ratio=0), "'ratio' .* is 0; fix: pass at least 1"),
     ):
         with pytest.raises(LaunchRefused, match=what):
             compress_plan(compressor, given, at, at)
-    with pytest.raises(LaunchRefused, match="row_stride 1022; fix: a multiple of 4, at least 1024"):
-        compress_plan(CSA, replace(given, row_stride=1022), at, at)
-    with pytest.raises(LaunchRefused, match="9 carried rows without carry_gate; fix: pass it"):
+    with pytest.raises(LaunchRefused, match=r"'row_stride' .* is 1020; fix: pass at least 1024"):
+        compress_plan(CSA, replace(given, row_stride=1020), at, at)
+    with pytest.raises(LaunchRefused, match=r"'carry_gate' .* is None; fix: pass the 9 rows"):
         compress_plan(CSA, replace(given, carry_gate=None), at, at)
     with pytest.raises(LaunchRefused, match=r"argument 8 'bias' .* needs 16384 bytes"):
         compress_plan(CSA, replace(given, bias=Pointer(16, 16383)), at, at)
     guard = Check("compressed_kv", at, at, at, Side.WRITER)
     places = fp8.Entries(at, 37440, 2, 64, at, at, 4)
     assert compress_v4_plan(CSA, given, places, guard).grid == (4, 1, 1)
-    with pytest.raises(LaunchRefused, match="fix: 512 and 64"):
+    with pytest.raises(LaunchRefused, match=r"'elements' .* is 32; fix: pass 512, or compress to float32"):
         compress_v4_plan(TINY_HCA, given, places, guard)
-    with pytest.raises(LaunchRefused, match="fix: 128"):
+    with pytest.raises(LaunchRefused, match=r"'elements' .* is 512; fix: pass 128, or compress to float32"):
         compress_index_key_plan(CSA, given, places, guard)
-    with pytest.raises(LaunchRefused, match="3 places for 4 windows; fix: as many"):
+    with pytest.raises(LaunchRefused, match=r"'most' .* is 4; fix: pass as many places for entries, which are 3"):
         compress_v4_plan(CSA, given, replace(places, most=3), guard)
+    with pytest.raises(LaunchRefused, match=r"'live' .* is None; fix: pass it with the windows"):
+        compress_v4_plan(CSA, given, replace(places, live=at), guard)

@@ -43,6 +43,9 @@ def pointer(size: int, address: int = 4096) -> Pointer:
     return Pointer(address, size)
 
 
+HUGE = pointer(2**60)
+
+
 def planned(**changed: Any) -> LaunchPlan:
     """A sound gather of 4 of 10 slots, 256 bytes of each, with some arguments changed."""
     sound: dict[str, Any] = {
@@ -62,9 +65,9 @@ def checked(**changed: Any) -> Check[Pointer]:
     [
         ({"arena": pointer(5120, 4104)}, r"argument 0 'arena' .* must be a multiple of 16"),
         ({"out": pointer(1024, 4100)}, r"argument 7 'out' .* must be a multiple of 16"),
-        ({"bytes": 250}, "kv_gather has bytes=250; fix: use a multiple of 16"),
-        ({"stride": 520}, "kv_gather has stride=520; fix: use a multiple of 16"),
-        ({"stride": 240}, "stride=240; fix: 256 bytes of a slot need a stride of at least 256"),
+        ({"bytes": 250}, r"argument 6 'bytes' \(u32\) is 250; fix: use a multiple of 16"),
+        ({"stride": 520}, r"argument 1 'stride' \(u64\) is 520; fix: use a multiple of 16"),
+        ({"stride": 240}, "'stride' .* is 240; fix: 256 bytes of a slot need a stride of at least 256"),
         ({"arena": pointer(9 * 512 + 255)}, "the plan needs 4864 bytes there"),
         ({"ids": pointer(15)}, "'ids' .* the plan needs 16 bytes there"),
         ({"out": pointer(1023)}, "'out' .* the plan needs 1024 bytes there"),
@@ -72,7 +75,10 @@ def checked(**changed: Any) -> Check[Pointer]:
         ({"check": checked(words=pointer(79))}, "'words' .* the plan needs 80 bytes there"),
         ({"check": checked(expected=pointer(15))}, "'expected' .* the plan needs 16 bytes there"),
         ({"check": checked(refusals=pointer(3))}, "'refusals' .* the plan needs 4 bytes there"),
-        ({"most": 2**32, "ids": pointer(2**40), "out": pointer(2**60)}, "would copy 4294967296 strips"),
+        (
+            {"most": 2**32 - 1, "bytes": 8208, "stride": 16384, "arena": HUGE, "ids": HUGE, "out": HUGE},
+            "'most' .* is 4294967295; fix: launch fewer than 2.*32 strips; these are 8589934590",
+        ),
     ],
 )
 def test_a_bad_plan_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
@@ -98,16 +104,20 @@ def test_a_warp_has_a_strip() -> None:
     [
         (
             {"rows": 130},
-            "gathers 130 rows, and 9 entries of 16 rows hold the last 129 at least; fix: gather at most 129",
+            "'rows' .* is 130; fix: gather at most 129, or use a wider table: 9 entries of 16 rows hold the last 129",
         ),
         ({"width": 1, "rows": 17}, "1 entries of 16 rows hold the last 16 at least"),
-        ({"rows": 0}, "has rows=0; fix: pass at least 1"),
-        ({"page_rows": 5}, "has pages of 5 rows; fix: use a divisor of 16"),
-        ({"row_bytes": 6}, "has row_bytes=6; fix: use a multiple of 4"),
-        ({"page_rows": 8, "page_stride": 256}, "has pages 256 bytes apart; fix: they take at least 512"),
+        ({"rows": 0}, "'rows' .* is 0; fix: pass at least 1"),
+        ({"page_rows": 5}, "'page_rows' .* is 5; fix: use a divisor of 16"),
+        ({"row_bytes": 6}, "'row_bytes' .* is 6; fix: use a multiple of 4"),
+        ({"page_rows": 8, "page_stride": 256}, "'page_stride' .* is 256; fix: pages take at least 512 bytes"),
         ({"table": pointer(4 * 9 * 3 - 1)}, "'table' .* the plan needs 108 bytes there"),
         ({"positions": pointer(16)}, "'positions' .* the plan needs 24 bytes there"),
         ({"out": pointer(100)}, "'out' .* the plan needs 24576 bytes there"),
+        (
+            {"width": 2**30, "most": 4, "table": HUGE, "out": HUGE, "positions": HUGE},
+            "'width' .* is 1073741824; fix: launch fewer than 2.*32 entries; 4 requests have 4294967296",
+        ),
     ],
 )
 def test_a_bad_window_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
@@ -123,14 +133,14 @@ def test_a_bad_window_is_refused_with_its_fix(changed: dict[str, Any], said: str
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"scales": None}, "has scales on one side only; fix: pass both, or None for both"),
-        ({"key_bytes": 100}, "has key_bytes=100; fix: use a multiple of 16"),
-        ({"scale_bytes": 2}, "has scale_bytes=2; fix: use a multiple of 4"),
+        ({"scales": None}, "'out_scales' .*; fix: pass scales and out_scales, or None for both"),
+        ({"key_bytes": 100}, "'key_bytes' .* is 100; fix: use a multiple of 16"),
+        ({"scale_bytes": 2}, "'scale_bytes' .* is 2; fix: use a multiple of 4"),
         ({"starts": pointer(12)}, "'starts' .* the plan needs 16 bytes there"),
         ({"out_keys": pointer(10)}, "'out_keys' .* the plan needs 12800 bytes there"),
         ({"out_scales": pointer(8)}, "'out_scales' .* the plan needs 400 bytes there"),
         ({"scales": pointer(8)}, "'scales' .* the plan needs"),
-        ({"slot_rows": 0}, "has slot_rows=0; fix: pass at least 1"),
+        ({"slot_rows": 0}, "'slot_rows' .* is 0; fix: pass at least 1"),
         (
             {"check": Check("indexer_state", pointer(32), pointer(12), pointer(3), versions=pointer(8))},
             "'versions' .* the plan needs 12 bytes there",

@@ -56,6 +56,19 @@ def test_gather_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, ki
     assert 0 < np.count_nonzero(right.refusals) < entries
 
 
+def test_a_pool_without_slots_refuses_every_entry(launcher: Launcher, rng: np.random.Generator) -> None:
+    """Its arena and its words are empty arrays, to which CuPy and torch give address 0."""
+    arena, out, up = np.zeros((0, 64), np.uint8), random_bytes(rng, 5, 64), Uploaded(launcher)
+    check, ids = check_of(rng, "swa_window", 0, 5), np.array([0, -1, 3, 0, 0], np.int32)
+    launcher.launch(gather_plan(up(arena), 64, 0, up(ids), 5, 64, up(out), check=up.check(check)))
+    right, refused = out.copy(), copied(check)
+    gather(arena, ids, right, check=refused)
+    np.testing.assert_array_equal(up.now(out), right)
+    np.testing.assert_array_equal(up.now(check.refusals), refused.refusals)
+    assert refused.refusals.all()
+    launcher.launch(scatter_plan(up(arena), 64, 0, up(ids), 5, 64, up(out), check=up.check(copied(check))))
+
+
 @pytest.mark.parametrize("live", [-1, 0, 3, 8, 1000])
 def test_gather_finds_on_the_device_how_many_entries_are_in_use(
     launcher: Launcher, rng: np.random.Generator, live: int
@@ -141,6 +154,7 @@ def test_window_gather(launcher: Launcher, rng: np.random.Generator, name: str, 
     block_rows = pages * page_rows
     positions = rng.integers(0, 4 * block_rows * width, most)
     positions[:4] = (-1, 0, rows - 1, rows)  # none, one row, all but full, just past
+    positions[4:6] += rng.choice([0, 2**31, 2**32, 2**63 - 4 * block_rows * width], 2)  # rows are counted in 64 bits
     table = rng.integers(slots, size=(most, width)).astype(np.int32)
     check = None
     if checked:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kvfsm.kernels import fp8
+from kvfsm.kernels import fp8, fp8_rows
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.floats import from_bf16, to_bf16
 from kvfsm.kernels.launch import LaunchRefused, Pointer
@@ -70,7 +70,7 @@ def test_a_v32_row_is_codes_scales_and_rope() -> None:
 
 def test_an_indexer_key_takes_132_bytes() -> None:
     pages, given = np.zeros((1, 3 * 132), np.uint8), halves(3, 3, 128)
-    fp8.quantise_insert_rows(pages, 3, 128, ids(0, 0, 0), rows(0, 1, 2), given, least_peak=fp8.INDEX_LEAST_PEAK)
+    fp8.quantise_insert_rows(pages, 3, 128, ids(0, 0, 0), rows(0, 1, 2), given, least_peak=fp8_rows.INDEX_LEAST_PEAK)
     scales = np.maximum(np.abs(from_bf16(given)).max(1), np.float32(1e-4)) / np.float32(448)
     assert np.array_equal(pages[0, 3 * 128 :].view(np.float32), scales)
     codes = (from_bf16(given) / scales[:, None]).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
@@ -121,7 +121,7 @@ def test_scales_of_a_v4_row_are_the_least_powers_of_two_that_hold_it() -> None:
     peaks = np.array([448, 449, 447, 896, 1e-9, 2.0**-10], np.float32)
     values = np.zeros((6, 64), np.float32)
     values[:, 9] = peaks
-    scales = fp8.scales_of(values, 1e-4, power_of_two=True)
+    scales = fp8_rows.scales_of(values, 1e-4, power_of_two=True)
     assert scales.tolist() == [1, 2, 1, 2, 2.0**-22, 2.0**-18]
 
 
@@ -138,7 +138,7 @@ def test_a_gather_leaves_what_it_may_not_read() -> None:
         0, Refusal.STALE, Refusal.BUSY, CallRefusal.NO_SLOT, CallRefusal.BAD_ARGUMENT, Refusal.LAYOUT,
     ]  # fmt: skip
     assert (out[1:] == 0x1234).all() and (out[0, 1] == 0x1234).all()
-    assert np.array_equal(out[0, 0], fp8.from_v32_row(pages[0, :656][None])[0])
+    assert np.array_equal(out[0, 0], fp8_rows.from_v32_row(pages[0, :656][None])[0])
 
 
 def test_an_insert_writes_only_where_its_owner_is_at_work() -> None:
@@ -167,16 +167,16 @@ def test_plans_refuse_memory_that_is_too_short() -> None:
         fp8.gather_dequantise_v32_plan(entries(3 * 1312 - 1), out)
     with pytest.raises(LaunchRefused, match="needs 9216 bytes"):
         fp8.gather_dequantise_v32_plan(entries(3 * 1312), Pointer(1 << 20, 9215))
-    with pytest.raises(LaunchRefused, match="slots 1320 bytes apart; fix: pad the stride to 1328"):
+    with pytest.raises(LaunchRefused, match=r"'stride' .* is 1320; fix: use a multiple of 16"):
         fp8.gather_dequantise_v32_plan(entries(1 << 16, stride=1320), out)
 
 
 def test_plans_refuse_rows_that_no_warp_takes_and_scales_that_vanish() -> None:
     values = Pointer(1 << 20, 1 << 16)
     for width in (0, 12, 1032):
-        with pytest.raises(LaunchRefused, match=f"rows of {width} elements; fix: a multiple of 8 up to 1024"):
+        with pytest.raises(LaunchRefused, match=f"'width' .* is {width}; fix: use a multiple of 8 up to 1024"):
             fp8.quantise_insert_rows_plan(entries(1 << 16), width, values)
-    with pytest.raises(LaunchRefused, match=r"least_peak 0\.0; fix: at least"):
+    with pytest.raises(LaunchRefused, match=r"'least_peak' .* is 0\.0; fix: pass at least"):
         fp8.quantise_insert_v4_plan(entries(1 << 16), values, least_peak=0.0)
     assert fp8.quantise_insert_v4_plan(entries(1 << 16), values).grid == (1, 1, 1)
 
@@ -184,8 +184,8 @@ def test_plans_refuse_rows_that_no_warp_takes_and_scales_that_vanish() -> None:
 def test_ml_dtypes_agrees_on_whole_rows() -> None:
     given = halves(9, 64, 128)
     values = from_bf16(given)
-    scales = fp8.scales_of(values, fp8.LEAST_PEAK)
+    scales = fp8_rows.scales_of(values, fp8_rows.LEAST_PEAK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         theirs = (values / scales[:, None]).astype(ml_dtypes.float8_e4m3fn)
-    assert np.array_equal(fp8.quantised(values, scales), theirs.view(np.uint8))
+    assert np.array_equal(fp8_rows.quantised(values, scales), theirs.view(np.uint8))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfsm.kernels import fp8
+from kvfsm.kernels import fp8, fp8_rows
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.reading import Side
@@ -143,7 +143,7 @@ def test_insert_refuses_by_row(launcher: Launcher, rng: np.random.Generator, row
 
 
 @pytest.mark.parametrize("power_of_two", [False, True])
-@pytest.mark.parametrize("least_peak", [fp8.LEAST_PEAK, fp8.INDEX_LEAST_PEAK, 7.0])
+@pytest.mark.parametrize("least_peak", [fp8_rows.LEAST_PEAK, fp8_rows.INDEX_LEAST_PEAK, 7.0])
 def test_scales_of_rows(launcher: Launcher, rng: np.random.Generator, power_of_two: bool, least_peak: float) -> None:
     pages, up, given = np.zeros((1, 16 * 132), np.uint8), Uploaded(launcher), (least_peak, power_of_two)
     ids, rows = np.zeros(16, np.int32), np.arange(16, dtype=np.uint32)

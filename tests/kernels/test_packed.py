@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from kvfsm.kernels import packed
+from kvfsm.kernels import packed, packed_form
 from kvfsm.kernels.floats import from_bf16, to_bf16
 from kvfsm.kernels.launch import LaunchRefused, Pointer
-from kvfsm.kernels.packed import cut, expand_slots, pack_slots, unwrapped
+from kvfsm.kernels.packed_form import cut, expand_slots, pack_slots, unwrapped
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.compressed_kv import LAYOUT as WORD
@@ -104,7 +104,7 @@ def altered(blob: bytes, at: int, with_: bytes) -> bytes:
 
 def sealed(layout: Layout, body: bytes, lossy: bool = False) -> bytes:
     """A body that somebody made up, with the right checksum."""
-    return packed.wrapped(layout, packed.PackedSlot(body, lossy))
+    return packed_form.wrapped(layout, packed_form.PackedSlot(body, lossy))
 
 
 def test_what_packing_did_not_make_is_refused_with_its_place() -> None:
@@ -173,12 +173,12 @@ def test_plans_refuse_what_kernels_do_not_take() -> None:
     slots = packed.Slots(memory, 2560, 3, memory, 3, memory)
     assert packed.expand_plan(made, slots, memory, memory, memory).grid == (3, 1, 1)
     assert packed.pack_plan(made, slots, True, memory, 2720, memory).grid == (3, 1, 1)
-    with pytest.raises(LaunchRefused, match=f"fix: {made.body_most}, or a greater multiple of 32"):
+    with pytest.raises(LaunchRefused, match=f"'out_stride' .* is 2560; fix: pass at least {made.body_most}"):
         packed.pack_plan(made, slots, False, memory, 2560, memory)
     short = packed.Slots(Pointer(1 << 20, 3 * 2560 - 1), 2560, 3, memory, 3, memory)
     with pytest.raises(LaunchRefused, match="needs 7680 bytes"):
         packed.expand_plan(made, short, memory, memory, memory)
-    with pytest.raises(LaunchRefused, match="2568 bytes apart; fix: pad the stride to 2576"):
+    with pytest.raises(LaunchRefused, match=r"'stride' .* is 2568; fix: use a multiple of 16"):
         packed.expand_plan(made, packed.Slots(memory, 2568, 3, memory, 3, memory), memory, memory, memory)
     flash = packed.Slots(Pointer(1 << 20, 1 << 30), FLASH.slot_bytes, 3, memory, 3, memory)
     assert packed.expand_plan(cut(FLASH), flash, memory, memory, memory).grid == (3 * 100, 1, 1)
