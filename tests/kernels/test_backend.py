@@ -431,6 +431,22 @@ def test_no_pin_stays_on_the_device_whatever_launch_fails(
     check_words(here)
 
 
+def test_pins_that_were_not_given_back_go_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world()
+    publish(here.manager)
+    with held(here.manager) as lease:
+        slots = lease.slots["compressed_kv"]
+        generations = here.manager.core.pools["compressed_kv"].generations(slots)
+        here.backend.send_words()
+        with monkeypatch.context() as patch:
+            patch.setattr(here.launcher, "launch", failing(here.launcher, "unpin", launched=False))
+            with pytest.raises(OSError, match="busy"), here.backend.words.pinned("compressed_kv", slots, generations):
+                pass
+        with here.backend.words.pinned("compressed_kv", slots[:1], generations[:1]) as pins:
+            assert here.backend.words.refusal(pins) == 0
+        check_words(here)
+
+
 def test_words_whose_launch_failed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     here = world()
     publish(here.manager)
