@@ -1,7 +1,13 @@
-"""``python tests/gpu``: everything that needs a GPU, in one go; what came out, and the table of times, go to a file.
+"""``python tests/gpu``: everything that needs a GPU, part by part; what came out goes to a file as it comes.
 
-Needs a CUDA device, ``pip install -e '.[dev,cuda13]'`` (or ``cuda12``), for graphs and the comparison a CUDA build of
-torch, and for the sanitizer the CUDA toolkit.
+  python tests/gpu                       all parts: tests, stress and FP8, then times, then the sanitizer
+  python tests/gpu --only times          one part; may be repeated
+  python tests/gpu --out FILE            by default tests/gpu/results/<device>.md, or <device>-<parts>.md with --only
+
+Needs a CUDA device with 4 GiB free, ``pip install -e '.[dev,cuda13]'`` (or ``cuda12``), for graphs and the comparison a
+CUDA build of torch, and for the sanitizer the CUDA toolkit. What lacks is said at the start. No network is needed.
+A part that takes longer than its limit is ended, and the next one runs; all limits together come to 29 minutes.
+Exit code: 0 if all went well, 1 if something failed, 2 without a device.
 """
 
 from __future__ import annotations
@@ -9,50 +15,110 @@ from __future__ import annotations
 import argparse
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
 
+PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--timeout", "180")
+PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "parity": (420, (*PYTEST, "tests/gpu/test_parity.py")),
+    "streams": (60, (*PYTEST, "-s", "tests/gpu/test_streams.py")),
+    "fp8": (60, (*PYTEST, "tests/gpu/test_e4m3.py")),
+    "times": (300, ("-m", "tests.gpu.times")),
+    "sanitizer": (900, ("-m", "pytest", "-v", "-ra", "-p", "no:cacheprovider", "tests/gpu/test_sanitizer.py")),
+}
+"""Seconds at most, and what Python is given. What finds faults soonest comes first, what takes longest last."""
 
-def main() -> int:
-    """0 if all went well, 1 if a test failed, 2 without a device."""
-    parser = argparse.ArgumentParser(prog="python tests/gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, help="file for the results; by default tests/gpu/results/<device>.md")
-    parser.add_argument("--only-times", action="store_true", help="leave the tests out")
-    asked = parser.parse_args()
-    from kvfsm.kernels.catalogue import catalogue
+GIB = 1 << 30
+FREE_LEAST = 4 * GIB
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=tuple(PARTS), help="this part; may be repeated")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="for the results")
+    asked = parser.parse_args(arguments)
     from kvfsm.kernels.cupy_launcher import CupyLauncher, NoDevice
 
     try:
-        launcher = CupyLauncher(kernels=catalogue().values())
+        CupyLauncher(kernels=())
     except NoDevice as error:
         print(error)
         return 2
-    from tests.gpu.times import measured, table
-
     about = described()
-    parts = [f"# {about['device']}", "", *(f"- {name}: {value}" for name, value in about.items()), ""]
-    code, told = (0, "left out") if asked.only_times else tested()
-    parts += [f"Tests: {told}", "", table(measured(launcher))]
-    name = re.sub(r"[^a-z0-9]+", "-", str(about["device"]).lower()).strip("-")
+    for line in lacking():
+        print(f"lacks: {line}")
+    parts = list(dict.fromkeys(asked.only or PARTS))
+    named = [about["device"], *(parts if asked.only else ())]
+    name = re.sub(r"[^a-z0-9]+", "-", "-".join(named).lower()).strip("-")
     out = asked.out or HERE / "results" / f"{name}.md"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("\n".join(parts), "utf-8")
-    print("\n".join(parts))
+    with out.open("w", encoding="utf-8") as file:
+        head = [f"# {about['device']}", "", *(f"- {key}: {value}" for key, value in about.items())]
+        codes = []
+        for line in [*head, *(f"- lacks: {line}" for line in lacking())]:
+            print(line, file=file, flush=True)
+        for part in parts:
+            for code, line in ran(part):
+                print(line, file=file, flush=True)
+                codes.append(code)
     print(f"written to {out}")
-    return 1 if code else 0
+    return 1 if any(codes) else 0
 
 
-def tested() -> tuple[int, str]:
-    """Exit code of the tests, and their last line."""
-    command = [sys.executable, "-m", "pytest", "-q", "-ra", str(HERE)]
-    done = subprocess.run(command, cwd=REPO, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout)
-    return done.returncode, done.stdout.strip().rpartition("\n")[2]
+def ran(part: str) -> Iterator[tuple[int, str]]:
+    """Run a part; what of it belongs into the results, line by line, with 1 where it failed."""
+    from tests.gpu.running import run
+
+    seconds, arguments = PARTS[part]
+    print(f"== {part}: at most {seconds} s", flush=True)
+    yield 0, f"\n## {part}\n"
+    begun = time.monotonic()
+    rows = list[str]()
+
+    def told(line: str) -> None:
+        print(line, end="", flush=True)
+        if line.startswith(KEPT):
+            rows.append(line.rstrip())
+
+    code, _ = run([sys.executable, *arguments], seconds, told)
+    ended = f"took longer than {seconds} s, and was ended" if code is None else f"exit code {code}"
+    for row in rows:
+        yield 0, row
+    yield int(code != 0), f"\n{part}: {ended}, after {time.monotonic() - begun:.0f} s"
+
+
+KEPT = ("|", "FAILED", "ERROR", "SKIPPED", "pause ")
+"""How lines begin that are kept: rows of the table, what pytest tells at its end, counts of the stress."""
+
+
+def lacking() -> list[str]:
+    """What is not there, and which part leaves something out for that."""
+    import cupy
+
+    from tests.gpu.times import torch_or_why
+
+    found = []
+    torch, why = torch_or_why()
+    if torch is None:
+        found.append(f"{why}: no graphs of decode steps, no comparison; fix: install a CUDA build of torch")
+    if shutil.which("compute-sanitizer") is None:
+        found.append("compute-sanitizer is not on the path: no sanitizer; fix: add the bin folder of the CUDA toolkit")
+    free, total = cupy.cuda.runtime.memGetInfo()
+    if free < FREE_LEAST:
+        what = f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free"
+        found.append(f"{what}: times take {FREE_LEAST // GIB}; fix: end what else uses the device (nvidia-smi)")
+    return found
 
 
 def described() -> dict[str, Any]:
@@ -61,11 +127,12 @@ def described() -> dict[str, Any]:
 
     runtime, number = cupy.cuda.runtime, cupy.cuda.Device().id
     properties = runtime.getDeviceProperties(number)
-    revision = ["git", "rev-parse", "--short", "HEAD"]
+    revision = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(revision, cwd=REPO, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "device": properties["name"].decode(),
         "compute capability": f"{properties['major']}.{properties['minor']}",
+        "memory": f"{runtime.memGetInfo()[1] / GIB:.1f} GiB",
         "driver": runtime.driverGetVersion(),
         "runtime": runtime.runtimeGetVersion(),
         "CuPy": cupy.__version__,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from kvfsm.runtime.graphs import Recorder
 from kvfsm.runtime.integrations.cuda_graphs import CudaGraphs
 
 from ..kernels.conftest import rng  # noqa: F401
-from .device import missing
+from .device import missing, without_pool
 from .programs import PROGRAMS, program_source
 
 HERE = Path(__file__).parent
@@ -30,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def launcher() -> CupyLauncher:
     """Runs kernels on the device: those of the project, and the programs of these tests."""
+    if os.environ.get("KVFSM_UNDER_SANITIZER"):
+        without_pool()
     return CupyLauncher(kernels=[*catalogue().values(), *PROGRAMS], sources=program_source)
 
 
@@ -39,4 +43,5 @@ def recorder() -> Recorder:
     torch = pytest.importorskip("torch", reason="graphs are captured by torch; install a CUDA build of it")
     if not torch.cuda.is_available():
         pytest.skip(f"torch {torch.__version__} has no CUDA; graphs are captured by a CUDA build of it")
+    gc.collect()  # now, for memory of an earlier test must not be freed while this one captures
     return CudaGraphs()

@@ -13,6 +13,30 @@ __device__ __forceinline__ bool fires(kv_u64* word, kv_u32 machine, kv_u32 event
   return __shfl_sync(kWholeWarp, code, 0) == kv_refusal::kApplied;
 }
 
+enum Turn { kTaken, kHeld, kLost };
+
+// A warp's turn with a slot: evicts it, takes it, fills it with the pattern of its new generation, seals it.
+__device__ __forceinline__ Turn take_anew(
+    kv_u32 slot,
+    kv_u64* word,
+    kv_u8* page,
+    kv_u32 bytes,
+    kv_u32 machine,
+    const kv_u32* events,
+    const kv_i64* arguments,
+    kv_i64* given) {
+  if (!fires(word, machine, events[0], arguments)) return kHeld;  // pinned
+  if (!fires(word, machine, events[1], arguments)) return kLost;  // retired
+  kv_u32 generation = 0;
+  if (kv_lane() == 0) generation = (kv_u32)kv_events::generation_of(machine, kv_load_relaxed(word));
+  generation = __shfl_sync(kWholeWarp, generation, 0);
+  const kv_u32 value = generation * 0x9E3779B1u + slot;
+  for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes)
+    kv_store16_relaxed(page + 16ULL * at, make_uint4(value, value, value, value));
+  given[0] = generation;
+  return fires(word, machine, events[2], given) ? kTaken : kLost;
+}
+
 extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
     kv_u32 machine,
     const kv_u32* events,
@@ -25,25 +49,68 @@ extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
     kv_u32 rounds,
     kv_u32* taken) {
   const kv_u32 slot = blockIdx.x;
-  kv_u64* const word = words + slot;
-  kv_u8* const page = arena + (kv_u64)slot * bytes;
   kv_i64 given[8];
   for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   kv_u32 count = 0;
   for (kv_u32 round = 0; round < rounds; ++round) {
-    if (!fires(word, machine, events[0], arguments)) continue;  // pinned: another time
-    if (!fires(word, machine, events[1], arguments)) break;     // retired
-    kv_u32 generation = 0;
-    if (kv_lane() == 0) generation = (kv_u32)kv_events::generation_of(machine, kv_load_relaxed(word));
-    generation = __shfl_sync(kWholeWarp, generation, 0);
-    const kv_u32 value = generation * 0x9E3779B1u + slot;
-    for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes)
-      kv_store16_relaxed(page + 16ULL * at, make_uint4(value, value, value, value));
-    given[0] = generation;
-    if (!fires(word, machine, events[2], given)) break;
-    ++count;
+    const Turn turn =
+        take_anew(slot, words + slot, arena + (kv_u64)slot * bytes, bytes, machine, events, arguments, given);
+    if (turn == kLost) break;
+    if (turn == kTaken) ++count;
   }
   if (kv_lane() == 0) taken[slot] = count;
+}
+
+// The same until it is told to stop. `signals`: [0] warps that have begun, [1] not 0: stop, [2] the reader saw all begin.
+extern "C" __global__ void __launch_bounds__(32) kv_churn(
+    kv_u32 machine,
+    const kv_u32* events,
+    const kv_i64* arguments,
+    const kv_i64* seal_arguments,
+    kv_u32 width,
+    kv_u64* words,
+    kv_u8* arena,
+    kv_u32 bytes,
+    kv_u32 rounds,
+    kv_u32 pause,
+    kv_u32* signals,
+    kv_u32* taken,
+    kv_u32* held,
+    kv_u32* stopped) {
+  const kv_u32 slot = blockIdx.x;
+  kv_i64 given[8];
+  for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
+  if (kv_lane() == 0) atomicAdd(signals, 1u);
+  kv_u32 is_told = 0, taken_here = 0, held_here = 0;
+  for (kv_u32 round = 0; round < rounds; ++round) {
+    // The slot is left alone meanwhile, for readers to find it.
+    kv_u32 now = 0;
+    for (kv_u32 k = 0; k <= pause && now == 0; ++k)
+      if (kv_lane() == 0) now = kv_load4_relaxed(signals + 1);
+    is_told = __shfl_sync(kWholeWarp, now, 0);
+    if (is_told != 0) break;
+    const Turn turn =
+        take_anew(slot, words + slot, arena + (kv_u64)slot * bytes, bytes, machine, events, arguments, given);
+    if (turn == kLost) break;
+    if (turn == kTaken) ++taken_here;
+    if (turn == kHeld) ++held_here;
+  }
+  if (kv_lane() != 0) return;
+  taken[slot] += taken_here;
+  held[slot] += held_here;
+  stopped[slot] = is_told;
+}
+
+// One thread: waits until so many warps have begun, or not for ever.
+extern "C" __global__ void __launch_bounds__(32) kv_await(kv_u32* signals, kv_u32 warps, kv_u32 tries) {
+  if (threadIdx.x != 0) return;
+  kv_u32 begun = kv_load4_relaxed(signals);
+  for (kv_u32 n = 0; n < tries && begun < warps; ++n) begun = kv_load4_relaxed(signals);
+  signals[2] = begun >= warps ? 1u : 0u;
+}
+
+extern "C" __global__ void __launch_bounds__(32) kv_stop(kv_u32* signals) {
+  if (threadIdx.x == 0) atomicAdd(signals + 1, 1u);
 }
 
 extern "C" __global__ void __launch_bounds__(32) kv_publish(

@@ -1,4 +1,8 @@
-"""Readers against an evictor that takes slots anew: what was read under no refusal is of the generation asked for."""
+"""Readers against an evictor that takes slots anew: what was read under no refusal is of the generation asked for.
+
+On a device the evictor goes on until the reader's stream tells it to stop, so that all turns of the reader fall into
+its time. On the host, where launches end before they return, each of its launches has a few rounds.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from kvfsm.kernels.words import (
 )
 from kvfsm.runtime.generated import KINDS, Refusal
 
-from .programs import PATTERN, PEEK, REWRITE
+from .programs import AWAIT, CHURN, PATTERN, PEEK, STOP
 
 KIND = "swa_window"
 
@@ -47,7 +51,8 @@ class Stress:
         self.arguments = up(np.zeros((turns, width_of("validate_pin"), entries), np.int64))
         self.refusals = up(np.zeros((turns, entries), np.uint8))
         self.out = up(np.zeros((turns, entries, size), np.uint8))
-        self.taken = up(np.zeros(slots, np.uint32))
+        self.taken, self.held, self.stopped = (up(np.zeros(slots, np.uint32)) for _ in range(3))
+        self.signals = up(np.zeros(3, np.uint32))
         self._ids = up(self.ids)
         self._first = up(first_places({KIND: slots}))
         self._starts = up(np.arange(entries + 1, dtype=np.uint32))
@@ -58,14 +63,23 @@ class Stress:
         self._none = up(np.zeros(8, np.int64))
         self._seal = up(np.zeros(len(KINDS[KIND].EVENTS["seal"].given), np.int64))
 
-    def rewriting(self, rounds: int) -> LaunchPlan:
-        """Each slot is taken anew so often, as far as nobody has it pinned."""
+    def churning(self, rounds: int, pause: int = 0) -> LaunchPlan:
+        """Each slot is taken anew so often at most, as far as nobody has it pinned, and left alone before."""
         seal, width = self._seal.pointer, self._seal.pointer.bytes // 8
         values = (
             machine_number(KIND), self._events.pointer, self._none.pointer, seal, width, self.words.pointer,
-            self.arena.pointer, self.size, rounds, self.taken.pointer,
+            self.arena.pointer, self.size, rounds, pause, self.signals.pointer, self.taken.pointer, self.held.pointer,
+            self.stopped.pointer,
         )  # fmt: skip
-        return LaunchPlan(REWRITE, (self.slots, 1, 1), values)
+        return LaunchPlan(CHURN, (self.slots, 1, 1), values)
+
+    def awaiting(self, tries: int) -> LaunchPlan:
+        """Holds its stream back until every slot's churning has begun."""
+        return LaunchPlan(AWAIT, (1, 1, 1), (self.signals.pointer, self.slots, tries))
+
+    def stopping(self) -> LaunchPlan:
+        """Ends the churning, by a stream beside it."""
+        return LaunchPlan(STOP, (1, 1, 1), (self.signals.pointer,))
 
     def reading(self, turn: int, pinned: bool) -> list[LaunchPlan]:
         """One turn: generations as they are, then a gather of those, between a pin and its end or without."""
@@ -94,7 +108,10 @@ class Stress:
         return plans
 
     def verify(self, pinned: bool) -> dict[str, int]:
-        """What was read is right, pins are given back; how often slots were taken, read and refused.
+        """What was read is right, pins are given back.
+
+        Returns:
+            How many entries were read and refused, and how many turns of the evictor took a slot or found it pinned.
 
         Raises:
             AssertionError: bytes of another generation were read without a refusal, or are in the output at all.
@@ -111,7 +128,12 @@ class Stress:
         assert not (self.words.download() >> np.uint64(fields.shift) & np.uint64(fields.mask)).any(), "pins are left"
         refused = codes[~was_read]
         assert set(np.unique(refused).tolist()) <= ALLOWED, f"refused as {np.unique(refused).tolist()}"
-        return {"taken": int(self.taken.download().sum()), "read": int(was_read.sum()), "refused": int(refused.size)}
+        evictor = {"taken": int(self.taken.download().sum()), "held": int(self.held.download().sum())}
+        return evictor | {"read": int(was_read.sum()), "refused": int(refused.size)}
+
+    def ran_beside(self) -> bool:
+        """Whether the reader began after every slot's churning, and the reader's stream ended that."""
+        return bool(self.signals.download()[2]) and bool(self.stopped.download().all())
 
     def _row(self, buffer: Buffer, turn: int) -> Pointer:
         """Memory of one turn."""

@@ -1,0 +1,24 @@
+// A bug each, for the tools of compute-sanitizer to find; specs in programs.py.
+
+extern "C" __global__ void __launch_bounds__(64) kv_past_the_end(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  if (threadIdx.x <= count) to[threadIdx.x] = from[0];  // memcheck: one too many
+}
+
+extern "C" __global__ void __launch_bounds__(64) kv_unwritten(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  if (threadIdx.x < count) to[threadIdx.x] += from[threadIdx.x];  // initcheck: there is nothing to add to
+}
+
+extern "C" __global__ void __launch_bounds__(64) kv_unordered(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  __shared__ kv_u32 row[64];
+  row[threadIdx.x] = 0;
+  __syncthreads();
+  row[threadIdx.x] = from[threadIdx.x % count];  // racecheck: another warp may read that already
+  if (threadIdx.x < count) to[threadIdx.x] = row[63 - threadIdx.x];
+}
+
+// Threads that have ended count as arrived on a device, so nobody waits for ever.
+extern "C" __global__ void __launch_bounds__(64) kv_divergent(const kv_u32* from, kv_u32* to, kv_u32 count) {
+  if (threadIdx.x >= count) return;
+  to[threadIdx.x] = from[threadIdx.x];
+  if (threadIdx.x % 2 == 0) __syncthreads();  // synccheck: not all threads of the block come here
+}
