@@ -265,7 +265,8 @@ class Directory:
     def evict(self, wanted: int, spared: Collection[bytes], *, least: int = 0) -> int:
         """Evict durable objects in the spec's order, children before parents, until ``wanted`` bytes have gone.
 
-        What is being read stays, and so does what it stands behind.
+        What is being read stays, and so does what it stands behind. Objects whose chain has no beginning are no
+        prefix's: they go before all others, and no order among them counts but the spec's.
 
         Args:
             wanted: bytes, headers and padding included; with 0 or less nothing goes.
@@ -299,7 +300,9 @@ class Directory:
         stay = {self._slots[name] for name in spared if name in self._slots}
         durable = np.flatnonzero(self.table.states() == _DURABLE)
         order = rule.ordered(self.table, self.meta, rule.eligible(self.table, self.meta, durable)).tolist()
-        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay}
+        endless = self._endless(order)
+        yield from (slot for slot in order if slot in endless and slot not in stay)
+        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay and slot not in endless}
         ends = [(turn, slot) for slot, turn in turns.items() if self._names[slot] not in self._children]
         heapq.heapify(ends)
         left: dict[bytes, int] = {}  # children that have not gone yet, of those of whom one has
@@ -313,6 +316,24 @@ class Directory:
             before = self._slots.get(parent)
             if before in turns and not left[parent]:
                 heapq.heappush(ends, (turns[before], before))
+
+    def _endless(self, slots: Iterable[int]) -> set[int]:
+        """Those from which parents lead round in a circle: no prefix has such a chain, so nobody asks for them.
+
+        Where a parent is not there a chain begins: it may be put again.
+        """
+        begins: dict[int, bool] = {}  # whether the chain of a slot has a beginning
+        for slot in slots:
+            path: list[int] = []
+            at: int | None = slot
+            while at is not None and at not in begins:
+                begins[at] = False  # unless it turns out that it has; who comes by here again went round
+                path.append(at)
+                parent = self._parents[at]
+                at = None if parent is None else self._slots.get(parent)
+            if at is None or begins[at]:
+                begins |= dict.fromkeys(path, True)
+        return {slot for slot, well in begins.items() if not well}
 
     # What there is.
 
@@ -335,10 +356,11 @@ class Directory:
         self._places[slot]["offset"] = offset
 
     def condemn(self, slot: int, verdict: Verdict) -> None:
-        """The bytes of a durable object are known to be wrong."""
+        """The bytes of an object are known to be wrong; of one that a reader has condemned, they are already."""
         index = np.array([slot])
-        self._applied(self.table.verify(index, expected=self._generations(index), ok=False))
-        self._verdicts[slot] = verdict
+        if self.table.states(index)[0] == _DURABLE:
+            self._applied(self.table.verify(index, expected=self._generations(index), ok=False))
+            self._verdicts[slot] = verdict
 
     def live_bytes(self) -> int:
         """Bytes of durable objects, headers and padding included."""

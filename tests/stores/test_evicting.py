@@ -6,6 +6,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ import pytest
 
 from kvfsm.runtime.generated import SwaWindowTable
 from kvfsm.runtime.stores.collecting import Collector
-from kvfsm.runtime.stores.format import stride
+from kvfsm.runtime.stores.format import HEADER_BYTES, Header, encode, parse, stride
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.segments import Segment
 from kvfsm.runtime.stores.store import Item, Namespace, ObjectId, StoreFull, Verdict
@@ -89,6 +90,64 @@ def test_children_go_before_parents_that_are_older() -> None:
             order += sorted({*gone} - left)
             gone = sorted(left)
         assert [name for name in order if name not in ("b2", "b3")] == ["b1", "b0", "w1", "w2", "a3", "a2", "a1", "a0"]
+
+
+def relinked(files: FaultyFiles, store: LocalStore, name: str, parent: str) -> None:
+    """Have an object at rest say that it stands behind another one, in a header that is sound."""
+    for path in (path for path in files.names if path.suffix == ".segment" and path.parent == store.path):
+        for data in (files.names[path].visible, files.names[path].durable):
+            for offset in range(0, len(data), SIZE):
+                header = parse(data[offset : offset + HEADER_BYTES], offset)
+                if isinstance(header, Header) and header.key == an_id(name).key:
+                    changed = replace(header, extra={"parent": an_id(parent).key.hex()})
+                    data[offset : offset + HEADER_BYTES] = encode(changed)
+
+
+def evicted_one_by_one(store: LocalStore, names: list[str]) -> list[str]:
+    order: list[str] = []
+    for _ in names:
+        left = there(store, names)
+        store.collect(most_bytes=store.usage().bytes - 1)
+        order += left - there(store, names)
+    return order
+
+
+def test_a_circle_of_parents_goes_first_though_it_fills_the_store() -> None:
+    circle = [item("a0", "a2"), item("a1", "a0"), item("a2", "a1"), item("a3", "a2")]  # and a3 leads into it
+    with opened(4) as store:
+        store.put_many(circle)
+        store.put_many([item("x0")])
+        assert there(store, ["a0", "a1", "a2", "a3", "x0"]) == {"a2", "a3", "x0"}
+    with opened(8) as store:
+        store.put_many([item("x0"), *chain("b", 3)])
+        store.put_many(circle)
+        store.collect(most_bytes=4 * SIZE)
+        assert there(store, ["x0", "a0", "a1", "a2", "a3", "b0", "b1", "b2"]) == {"x0", "b0", "b1", "b2"}
+
+
+def test_what_is_put_behind_a_circle_keeps_its_parent_and_itself() -> None:
+    with opened(4) as store:
+        store.put_many([item("a0", "a2"), item("a1", "a0"), item("a2", "a1"), item("a3", "a2")])
+        store.put_many([item("a4", "a1")])
+        assert there(store, ["a1", "a4"]) == {"a1", "a4"}
+        read(store, "a1", "a4")
+
+
+def test_an_object_that_says_it_stands_behind_itself_goes_first() -> None:
+    with opened(4, files := FaultyFiles()) as store:
+        for name in ("x0", "y0", "a0"):
+            store.put_many([item(name)])
+    relinked(files, store, "a0", "a0")
+    with opened(4, files) as store:
+        assert evicted_one_by_one(store, ["x0", "y0", "a0"]) == ["a0", "x0", "y0"]
+
+
+def test_a_chain_whose_beginning_is_gone_goes_by_age_for_that_may_come_again() -> None:
+    with opened(8) as store:
+        store.put_many([item("x0")])
+        store.put_many([item("a1", "a0"), item("a2", "a1")])
+        store.put_many([item("y0")])
+        assert evicted_one_by_one(store, ["x0", "y0", "a1", "a2"]) == ["x0", "a2", "a1", "y0"]
 
 
 def test_what_is_put_evicts_neither_itself_nor_what_it_stands_behind() -> None:
