@@ -13,7 +13,7 @@ from .format import HEADER_BYTES, Header, Record, Stamp, checksum, judge
 from .segments import Scan, Segment, is_all_there
 from .state import State
 from .store import Verdict
-from .tombstones import unpack_tombstones
+from .tombstones import is_tombstones, unpack_tombstones
 
 _Identity = tuple[str, bytes, bytes]  # kind, content key, salt digest
 
@@ -65,9 +65,12 @@ def _deleted(files: Files, scans: Sequence[Scan], stamp: Stamp) -> dict[_Identit
         for header in scanned.headers:
             if header.record is not Record.TOMBSTONES or header.stamp_namespace != stamp.namespace:
                 continue
+            start = header.offset + HEADER_BYTES
+            if start + header.payload_bytes > scanned.segment.size:
+                continue
             payload = bytearray(header.payload_bytes)
-            files.read(scanned.segment.handle, [payload], header.offset + HEADER_BYTES)
-            if checksum(payload) == header.payload_checksum:
+            files.read(scanned.segment.handle, [payload], start)
+            if checksum(payload) == header.payload_checksum and is_tombstones(payload):
                 for kind, key, salt, group in unpack_tombstones(payload):
                     deleted[kind, key, salt] = max(group, deleted.get((kind, key, salt), 0))
     return deleted

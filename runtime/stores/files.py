@@ -101,6 +101,10 @@ class Files(Protocol):
         """
         ...
 
+    def holds(self, handle: int) -> bool:
+        """Whether the lock file of a handle still has its name; else somebody may have made another, and hold that."""
+        ...
+
 
 class RealFiles:
     """The operating system's files (Linux)."""
@@ -205,6 +209,10 @@ class RealFiles:
             os.close(handle)
             raise
         return handle
+
+    def holds(self, handle: int) -> bool:
+        """See `Files`."""
+        return os.fstat(handle).st_nlink > 0
 
 
 def aligned(size: int) -> memoryview:

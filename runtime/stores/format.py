@@ -22,6 +22,7 @@ from enum import IntEnum
 
 import xxhash
 
+from ..generated.ondisk_prefix import LAYOUT
 from .files import BLOCK_BYTES
 from .store import KEY_BYTES, Meta, Namespace, Verdict
 
@@ -35,6 +36,8 @@ _START = struct.Struct("<8sHHI")  # magic, version, reserved, header bytes
 _BODY = struct.Struct("<BBHI QQQQQ II 32s32s32s32s32s32s32s 16s")
 _META_AT = _START.size + _BODY.size
 META_BYTES_MAX = HEADER_BYTES - CHECKSUM_BYTES - _META_AT
+PAYLOAD_BYTES_MAX = 1 << 62  # no file is as long; offsets are signed numbers of 64 bits
+EPOCH_MAX = LAYOUT.field("epoch").high  # the last one that the word of an object's entry has room for
 _LOSSY, _HAS_BOUNDARY = 1, 2
 
 
@@ -210,7 +213,8 @@ def parse(block: bytes | bytearray | memoryview, offset: int) -> Header | Verdic
     """The header that lies at ``offset`` of a file, or why it isn't one.
 
     Returns:
-        TRUNCATED for less than a block, FORMAT for another magic or an unknown version, INTEGRITY for damage.
+        TRUNCATED for less than a block, FORMAT for another magic or an unknown version, INTEGRITY for damage, and for
+        what nobody can have meant.
 
     """
     if len(block) < HEADER_BYTES:
@@ -260,9 +264,16 @@ def _parse_body(block: bytes | bytearray | memoryview, offset: int) -> Header | 
     # A sound header in a foreign place is a copy inside some payload, or a block that the disk put elsewhere.
     if written_at != offset or meta_bytes > META_BYTES_MAX or record not in tuple(Record):
         return Verdict.INTEGRITY
+    try:
+        name = kind.rstrip(b"\0").decode("ascii")
+        extra = json.loads(bytes(block[_META_AT : _META_AT + meta_bytes]))
+    except (ValueError, RecursionError):
+        return Verdict.INTEGRITY
+    if not isinstance(extra, dict) or not 0 < payload_bytes <= PAYLOAD_BYTES_MAX or epoch > EPOCH_MAX:
+        return Verdict.INTEGRITY
     return Header(
         Record(record),
-        kind.rstrip(b"\0").decode("ascii"),
+        name,
         key,
         salt,
         namespace,
@@ -278,7 +289,7 @@ def _parse_body(block: bytes | bytearray | memoryview, offset: int) -> Header | 
         payload_checksum,
         bool(flags & _LOSSY),
         boundary if flags & _HAS_BOUNDARY else None,
-        json.loads(bytes(block[_META_AT : _META_AT + meta_bytes])),
+        extra,
     )
 
 

@@ -6,7 +6,8 @@ While a writer has the store open, what it is writing just now may look unfinish
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from .census import Counted, census, current_epoch
 from .files import TEMPORARY, Files
 from .format import Header, Stamp
 from .segments import Mark, Scan, Segment, is_whole, newest_group, payload_is_sound, scan, segment_number
-from .state import read_state
+from .state import State, read_state
 from .store import Namespace, Verdict
 
 OnProgress = Callable[[int, int], None]  # objects done, objects in all
@@ -80,21 +81,9 @@ def inspect(files: Files, path: Path, namespace: Namespace, verify: bool, on_pro
 
     """
     stamp = Stamp.of(namespace)
-    state = read_state(files, path)
-    mark = state.mark if state is not None else Mark()
-    scans, temporary = [], 0
-    for name in files.list_directory(path):
-        number = segment_number(name)
-        if number is None and not name.endswith(TEMPORARY):
-            continue
-        handle = files.open(path / name, write=False)
-        size = files.size(handle)
-        if number is None:
-            temporary += size
-            files.close(handle)
-        else:
-            scans.append(scan(files, Segment(number, path / name, handle, size, name_durable=True)))
-    try:
+    with ExitStack() as opened:
+        state, scans, temporary = _of_one_moment(files, path, opened)
+        mark = state.mark if state is not None else Mark()
         file_bytes = sum(scanned.segment.size for scanned in scans)
         faults = [] if state is not None else [_no_state(path)]
         faults += [_shortened(scanned, mark) for scanned in scans if _is_short(scanned, mark)]
@@ -109,7 +98,7 @@ def inspect(files: Files, path: Path, namespace: Namespace, verify: bool, on_pro
         objects: list[Header] = []
         for done, one in enumerate(counted, 1):
             verdict = one.verdict
-            if verdict is Verdict.OK and verify and not payload_is_sound(files, one.segment, one.header):
+            if verdict is Verdict.OK and verify and not _is_sound(files, one):
                 verdict = Verdict.INTEGRITY
             if verdict is Verdict.OK:
                 objects.append(one.header)
@@ -119,9 +108,48 @@ def inspect(files: Files, path: Path, namespace: Namespace, verify: bool, on_pro
         expired = sum(one.verdict is Verdict.EPOCH for one in counted)
         leftover_bytes = leftovers + temporary
         return Report(path, namespace, epoch, tuple(objects), tuple(faults), expired, leftover_bytes, file_bytes)
-    finally:
-        for scanned in scans:
-            files.close(scanned.segment.handle)
+
+
+def _is_sound(files: Files, one: Counted) -> bool:
+    try:
+        return payload_is_sound(files, one.segment, one.header)
+    except OSError:
+        return False  # a sector that can't be read is a changed one
+
+
+def _of_one_moment(files: Files, path: Path, opened: ExitStack) -> tuple[State | None, list[Scan], int]:
+    """The state, what lies in each segment, and bytes of temporary files; ``opened`` closes the segments.
+
+    A writer may go on meanwhile: when he takes a file away, or replaces the state, all is looked at anew.
+    """
+    while True:
+        state, names = read_state(files, path), files.list_directory(path)
+        with ExitStack() as handles:
+            try:
+                scans, temporary = _scan_all(files, path, names, handles)
+            except FileNotFoundError:
+                if files.list_directory(path) == names:
+                    raise
+                continue
+            if read_state(files, path) == state:
+                opened.push(handles.pop_all())
+                return state, scans, temporary
+
+
+def _scan_all(files: Files, path: Path, names: Sequence[str], handles: ExitStack) -> tuple[list[Scan], int]:
+    segments, temporary = [], 0
+    for name in names:
+        number = segment_number(name)
+        if number is None and not name.endswith(TEMPORARY):
+            continue
+        handle = files.open(path / name, write=False)
+        handles.callback(files.close, handle)
+        size = files.size(handle)
+        if number is None:
+            temporary += size
+        else:
+            segments.append(Segment(number, path / name, handle, size, name_durable=True))
+    return [scan(files, segment) for segment in segments], temporary
 
 
 def _set_unfinished_aside(files: Files, scans: list[Scan], namespace: bytes, mark: Mark) -> int:

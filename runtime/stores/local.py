@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..generated import KINDS, OndiskPrefixTable
-from ..generated.ondisk_prefix import LAYOUT
 from ..layout import round_up
 from ..table import Table
 from ..trace import EventTrace
@@ -36,7 +35,7 @@ from .census import census, current_epoch
 from .collecting import Collector
 from .directory import Directory, Entry, Handle
 from .files import BLOCK_BYTES, TEMPORARY, Files, NotDurable, RealFiles, address, check_direct, read_file, replace_file
-from .format import FORMAT_VERSION, Header, Record, Stamp, checksum, digest, parent_key, split_meta, stride
+from .format import EPOCH_MAX, FORMAT_VERSION, Header, Record, Stamp, checksum, digest, parent_key, split_meta, stride
 from .records import Records
 from .segments import Mark, Segment, Segments
 from .state import State, read_state
@@ -61,7 +60,6 @@ SEGMENT_BYTES = 256 << 20
 FILES_MIN = 8
 """Files of a store with a budget, at least: what frees bytes writes one of them anew."""
 
-_EPOCH_MAX = LAYOUT.field("epoch").high
 _RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FIXES = {
@@ -236,17 +234,13 @@ class LocalStore:
         request = _Request(self._prepared(items), self._epoch if at_epoch is None else at_epoch)
         with self._waiting_lock:
             self._waiting.append(request)
-        with self._writer:
-            if not request.done:
-                with self._waiting_lock:
-                    group, self._waiting = self._waiting, []
-                try:
-                    self._commit(group)
-                except BaseException:
-                    for other in group:  # nobody else will see to them
-                        if not other.done:
-                            other.done, other.error = True, StoreFailed("the writer was interrupted; nothing was kept")
-                    raise
+        try:
+            with self._writer:
+                if not request.done:
+                    self._commit_waiting()
+        except BaseException:
+            self._withdraw(request)
+            raise
         if request.error is not None:
             raise request.error
         return request.written
@@ -320,6 +314,7 @@ class LocalStore:
         """
         names = self._directory.names(ids)
         with self._writer:
+            self._check_lock()
             with self._lock:
                 self._check_open()
                 known = self._directory.servable(names, self._epoch)
@@ -340,9 +335,10 @@ class LocalStore:
 
         """
         with self._writer:
+            self._check_lock()
             with self._lock:
                 self._check_open()
-                if self._epoch >= _EPOCH_MAX:
+                if self._epoch >= EPOCH_MAX:
                     raise StoreFailed(f"epoch {self._epoch} is the last one; delete {self.path} to begin anew")
             try:
                 State(self._epoch + 1, self._log.mark()).write(self._files, self.path)
@@ -377,6 +373,7 @@ class LocalStore:
         most_bytes = None if most_bytes is None else _whole("most_bytes", most_bytes, 0)
         with self._writer:
             self._check_open()
+            self._check_lock()
             before = self._log.file_bytes
             try:
                 if verify:
@@ -416,8 +413,9 @@ class LocalStore:
                     return
                 self._closed = True
                 self._readable.notify_all()
-            with contextlib.suppress(OSError):  # it only saves the next opening a look at the newest group
-                State(self._epoch, self._log.mark()).write(self._files, self.path)
+            if self._files.holds(self._lock_file):
+                with contextlib.suppress(OSError):  # it only saves the next opening a look at the newest group
+                    State(self._epoch, self._log.mark()).write(self._files, self.path)
             with self._lock:
                 self._log.close()
             self._files.close(self._lock_file)
@@ -457,6 +455,8 @@ class LocalStore:
         scans = self._log.open_all()
         self._log.settle(scans, self._stamp.namespace, state.mark if state is not None else Mark())
         self._epoch = current_epoch(scans, self._stamp, state)
+        if self._epoch > EPOCH_MAX:
+            raise StoreFailed(f"{self.path}: its last epoch has ended; delete it to begin anew")
         entries, verdicts = [], []
         for one in census(self._files, scans, self._stamp, self._epoch):
             if one.header.kind in self._directory.kinds:
@@ -476,7 +476,7 @@ class LocalStore:
         return Entry(
             self._directory.name(header.kind, header.key, header.salt),
             None if header.parent is None else self._directory.name(header.kind, header.parent, header.salt),
-            min(header.epoch, _EPOCH_MAX),
+            header.epoch,
             header.lossy,
             segment.number,
             header.offset,
@@ -511,6 +511,36 @@ class LocalStore:
             parent = None if key is None else self._directory.name(item.id.kind, key, digest(item.id.salt))
             prepared.append(_Prepared(name, item.id, payload, checksum(payload), lossy, boundary, extra, parent))
         return prepared
+
+    def _commit_waiting(self) -> None:
+        """Write what all who wait by now ask for."""
+        group: list[_Request] = []
+        try:
+            with self._waiting_lock:
+                group, self._waiting = self._waiting, []
+            if self._closed or self._files.holds(self._lock_file):
+                self._commit(group)
+            for other in group:
+                if not other.done:
+                    other.done, other.error = True, self._lost()
+        except BaseException:
+            for other in group:  # nobody else will see to them
+                if not other.done:
+                    other.done, other.error = True, StoreFailed("the writer was interrupted; nothing was kept")
+            raise
+
+    def _withdraw(self, request: _Request) -> None:
+        """The caller was interrupted: when this returns nobody reads his payloads any more, which he may change then.
+
+        One that changes while it is written would cost its whole group after a crash.
+        """
+        with self._waiting_lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                return
+        if not request.done:
+            with self._writer:  # somebody else is writing it
+                pass
 
     def _commit(self, requests: Sequence[_Request]) -> None:
         """Write what ``requests`` ask for as one group, and settle each of them."""
@@ -654,6 +684,15 @@ class LocalStore:
         fix = f"; fix: {_FIXES[problem.errno]}" if problem.errno in _FIXES else ""
         where = problem.filename or self.path
         return kind(f"{where}: {problem.strerror or problem}; {what}{fix}")
+
+    def _check_lock(self) -> None:
+        """Raise StoreFailed where another writer may have come; whether it is open is asked elsewhere."""
+        if not self._closed and not self._files.holds(self._lock_file):
+            raise self._lost()
+
+    def _lost(self) -> StoreFailed:
+        what = "somebody removed its lock file, and another process may write there by now"
+        return StoreFailed(f"{self.path}: {what}; nothing was changed; fix: open it anew")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -72,7 +72,9 @@ class MemoryStore:
         if known is None:
             return Found(Verdict.MISS)
         payload, meta = known
-        _view(into)[: len(payload)] = payload
+        if len(payload) > len(target := _view(into)):
+            return Found(Verdict.LAYOUT)
+        target[: len(payload)] = payload
         return Found(Verdict.OK, meta, len(payload))
 
     def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:

@@ -151,7 +151,7 @@ class Segments:
 
     def _opened(self, number: int, *, name_durable: bool) -> Segment:
         """A file with its handles; it is made if it is missing."""
-        path = self.directory / f"{number:08d}{SUFFIX}"
+        path = self.directory / segment_name(number)
         segment = Segment(number, path, self.files.open(path, write=True), 0, name_durable=name_durable)
         try:
             segment.size = self.files.size(segment.handle)
@@ -275,10 +275,16 @@ class Segments:
                 self.remove(segment)
 
 
+def segment_name(number: int) -> str:
+    """The name of a segment file."""
+    return f"{number:08d}{SUFFIX}"
+
+
 def segment_number(name: str) -> int | None:
     """The number in a segment file's name; None for other files."""
     stem = name.removesuffix(SUFFIX)
-    return int(stem) if stem != name and len(stem) == 8 and stem.isascii() and stem.isdigit() else None
+    number = int(stem) if stem != name and len(stem) <= 18 and stem.isascii() and stem.isdigit() else None
+    return number if number is not None and name == segment_name(number) else None
 
 
 def newest_group(scans: Sequence[Scan], namespace: bytes) -> tuple[int, Scan | None]:
@@ -290,7 +296,7 @@ def newest_group(scans: Sequence[Scan], namespace: bytes) -> tuple[int, Scan | N
 def is_whole(files: Files, scanned: Scan, namespace: bytes, group: int) -> bool:
     """Whether every record of the group is there, padding included, and its payload is what was written."""
     records = [h for h in scanned.headers if h.stamp_namespace == namespace and h.group == group]
-    if [h.index for h in records] != list(range(records[0].count)):
+    if any(h.count != len(records) or h.index != index for index, h in enumerate(records)):
         return False
     segment = scanned.segment
     return all(is_all_there(segment, header) and payload_is_sound(files, segment, header) for header in records)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from .files import Files, read_file, replace_file
-from .format import checksum
+from .format import EPOCH_MAX, checksum
 from .segments import Mark
 
 NAME = "state.json"
@@ -27,12 +27,18 @@ class State:
 
 
 def read_state(files: Files, directory: Path) -> State | None:
-    """The state file's contents; None when it is missing or damaged."""
+    """The state file's contents; None when it is missing, damaged, or says what this version doesn't write."""
     data = read_file(files, directory / NAME)
     if data is None:
         return None
     text, _, check = data.partition(b"\n")
     if check.strip() != checksum(text).hex().encode():
         return None
-    fields = json.loads(text)
-    return State(fields["epoch"], Mark(**fields["mark"]))
+    try:
+        fields = json.loads(text)
+        state = State(fields["epoch"], Mark(**fields["mark"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    numbers = [state.epoch, *astuple(state.mark)]
+    sound = all(isinstance(number, int) and number >= 0 for number in numbers) and state.epoch <= EPOCH_MAX
+    return state if sound else None

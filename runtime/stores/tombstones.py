@@ -13,6 +13,15 @@ def pack_tombstones(deleted: Iterable[tuple[str, bytes, bytes, int]]) -> bytes:
     return b"".join(_ONE.pack(kind.encode("ascii"), key, salt, group) for kind, key, salt, group in deleted)
 
 
+def is_tombstones(payload: bytes | bytearray) -> bool:
+    """Whether `pack_tombstones` may have packed this.
+
+    >>> is_tombstones(pack_tombstones([("swa_window", bytes(32), bytes(32), 7)])), is_tombstones(b"others")
+    (True, False)
+    """
+    return len(payload) % _ONE.size == 0 and all(kind.isascii() for kind, *_ in _ONE.iter_unpack(payload))
+
+
 def unpack_tombstones(payload: bytes | bytearray) -> Iterator[tuple[str, bytes, bytes, int]]:
     """What `pack_tombstones` packed.
 

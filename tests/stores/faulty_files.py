@@ -282,6 +282,10 @@ class FaultyFiles:
         self.handles[self._next_handle] = (path, self.names[path])
         return self._next_handle
 
+    def holds(self, handle: int) -> bool:
+        path, inode = self.handles[handle]
+        return self.names.get(path) is inode
+
     def _alive(self) -> None:
         if self.dead:
             raise PowerCut("the machine is off")
