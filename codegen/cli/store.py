@@ -4,6 +4,7 @@
   kvfsm store fsck DIR    read everything and verify every checksum; changes nothing
   kvfsm store gc DIR      remove expired and corrupt objects and what crashes left; needs the store closed
   ... gc DIR --budget N   evict, too, by `eviction:` of ondisk_prefix, until a namespace has N bytes at most
+       --spec my_spec     of your own one
   ... --json              {"ok", "objects", "bytes", "corrupt", "namespaces": [...]}
 
 Exit code: 0 all is well, 1 something corrupt was found, 2 no store there, or (gc) somebody has it open.
@@ -14,14 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...spec.language.problems import render_all
+from .lint import loaded_spec
 from .numbers import size
+from .store_kinds import kinds_of
 
 if TYPE_CHECKING:
     from ...runtime.stores.inspect import Report
+    from ...runtime.stores.store import Namespace
+    from ...runtime.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("ls", "fsck", "gc"), help="list, check, or collect garbage")
     parser.add_argument("directory", type=Path, metavar="DIR", help="the store's directory")
     parser.add_argument("--budget", type=size, metavar="BYTES", help="gc: evict until so much is left, such as 80e9")
+    parser.add_argument("--spec", type=Path, metavar="DIR", help="gc --budget: of which spec (default: the shipped)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -41,12 +48,24 @@ def run(args: argparse.Namespace) -> int:
     if args.budget is not None and args.what != "gc":
         print(f"kvfsm store: {args.what} changes nothing; give --budget to gc", file=sys.stderr)
         return 2
+    if args.spec is not None and args.budget is None:
+        print("kvfsm store: --spec says what goes first; give it to gc, with --budget", file=sys.stderr)
+        return 2
+    kinds: Mapping[str, type[Table]] = {}
+    if args.spec is not None:
+        loaded = loaded_spec(args.spec)
+        if loaded is None:
+            return 2
+        if loaded.spec is None:
+            print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
+            return 1
+        kinds = kinds_of(loaded.spec)
     try:
         paths = namespaces(RealFiles(), args.directory)
         if not paths:
             print(f"kvfsm store: '{args.directory}' holds no store; {_where(args.directory)}", file=sys.stderr)
             return 2
-        collected = _collect(paths, args.budget) if args.what == "gc" else []
+        collected = _collect(paths, args.budget, kinds) if args.what == "gc" else []
         reports = [_look(path, verify=args.what == "fsck") for path in paths]
     except StoreLocked as problem:
         print(f"kvfsm store: {problem}", file=sys.stderr)
@@ -56,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"kvfsm store: there is no folder '{args.directory}'; {_where(args.directory)}", file=sys.stderr)
             return 2
         why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
-        print(f"kvfsm store: '{args.directory}' can't be read as a store: {why}", file=sys.stderr)
+        where = (problem.filename if isinstance(problem, OSError) else None) or args.directory
+        print(f"kvfsm store: '{where}' can't be read as a store: {why}", file=sys.stderr)
         return 2
     corrupt = sum(len(report.faults) for report in reports)
     if args.json:
@@ -84,10 +104,23 @@ def _look(path: Path, verify: bool) -> Report:
     if namespace is None:
         text = "missing, damaged, or of another directory; a store that opens this namespace does not need it"
         return Report(path, None, 0, (), (Fault(described, 0, Verdict.IDENTITY, text),), 0, 0, 0)
+    if not _is_ours(namespace):
+        what = f"format {namespace.format}, kinds {', '.join(namespace.layouts)}"
+        text = f"{what}: not all of that is known to this version, which leaves what is there as it is"
+        return Report(path, namespace, 0, (), (Fault(described, 0, Verdict.FORMAT, text),), 0, 0, 0)
     return inspect(files, path, namespace, verify, _progress(path, "checked" if verify else "seen"))
 
 
-def _collect(paths: Sequence[Path], budget: int | None) -> list[dict[str, Any]]:
+def _is_ours(namespace: Namespace | None) -> bool:
+    """Whether this version stores such a namespace, as its description says."""
+    from ...runtime.generated.ondisk_prefix import OndiskPrefixKind
+    from ...runtime.stores.format import FORMAT_VERSION
+
+    kinds = {kind.name.lower() for kind in OndiskPrefixKind}
+    return namespace is not None and namespace.format == FORMAT_VERSION and kinds.issuperset(namespace.layouts)
+
+
+def _collect(paths: Sequence[Path], budget: int | None, kinds: Mapping[str, type[Table]]) -> list[dict[str, Any]]:
     """Collect garbage in each namespace. Raises StoreError when one is in use or can't be written."""
     from ...runtime.stores.files import RealFiles, read_file
     from ...runtime.stores.inspect import read_namespace
@@ -96,10 +129,10 @@ def _collect(paths: Sequence[Path], budget: int | None) -> list[dict[str, Any]]:
     collected = []
     for path in paths:
         namespace = read_namespace(path, read_file(RealFiles(), path / "namespace.json"))
-        if namespace is None:
+        if namespace is None or not _is_ours(namespace):
             continue  # the report says so
         print(f"collecting {path.name[:12]}", file=sys.stderr)
-        with LocalStore(path.parent, namespace) as store:
+        with LocalStore(path.parent, namespace, kinds=kinds) as store:
             done = store.collect(verify=True, most_bytes=budget)
         freed = {"namespace": path.name, "expired": done.expired, "corrupt": done.corrupt, "bytes": done.bytes}
         freed["evicted"] = done.evicted
@@ -177,7 +210,7 @@ def _print(args: argparse.Namespace, reports: Sequence[Report], collected: Seque
         print(f"; {report.expired} expired, {report.leftover_bytes} bytes left over, {len(report.faults)} corrupt")
         for fault in report.faults:
             print(f"  {fault.path}:{fault.offset}: {fault.verdict.name} {fault.text}")
-    if any(report.faults for report in reports):
+    if any(report.faults for report in reports if _is_ours(report.namespace)):
         print(f"fix: none of this is ever served; `kvfsm store gc {args.directory}` removes it and keeps the rest")
     elif args.what != "gc" and any(report.expired or report.leftover_bytes for report in reports):
         print(f"fix: nothing is wrong; `kvfsm store gc {args.directory}` frees the bytes of what has expired")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from kvfsm.codegen.cli import main
+from kvfsm.runtime.stores.inspect import Report, inspect
 from kvfsm.runtime.stores.local import LocalStore
 from kvfsm.runtime.stores.store import Item, Namespace, ObjectId, Verdict
+
+from .faulty_files import FaultyFiles
 
 NAMESPACE = Namespace("tiny", {"compressed_kv": "layout a", "swa_window": "layout b"}, "raw")
 OTHER = Namespace("tiny too", {"compressed_kv": "layout a"}, "raw")
@@ -154,6 +158,148 @@ def test_gc_evicts_to_a_budget_children_before_parents(
     assert run("ls", directory, "--budget", "5")[0] == 2
     assert main(["store", "gc", str(directory), "--budget", "lots"]) == 2
     assert "no number of bytes" in capsys.readouterr().err
+
+
+@pytest.fixture
+def youngest_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec whose stored objects go the other way round."""
+    spec = tmp_path_factory.mktemp("edited") / "spec"
+    assert main(["init", str(spec)]) == 0
+    path = spec / "objects" / "ondisk_prefix.yaml"
+    text = path.read_text("utf-8")
+    assert "{by: last_use, first: lowest}" in text
+    path.write_text(text.replace("{by: last_use, first: lowest}", "{by: last_use, first: highest}"), "utf-8")
+    return spec
+
+
+def test_gc_evicts_by_a_spec_of_ones_own(tmp_path: Path, youngest_first: Path, run: Run) -> None:
+    left = {}
+    for options in ((), ("--spec", str(youngest_first))):
+        directory = tmp_path / str(len(options))
+        with LocalStore(directory, NAMESPACE) as store:
+            for number in range(4):
+                store.put(an_id(number), PAYLOAD, meta={})
+        code, report = run("gc", directory, "--budget", str(2 * STRIDE), *options)
+        assert (code, report["objects"], report["bytes"]) == (0, 2, 2 * STRIDE)
+        with LocalStore(directory, NAMESPACE) as store:
+            left[options] = store.contains([an_id(number) for number in range(4)]).tolist()
+    assert [*left.values()] == [[False, False, True, True], [True, True, False, False]]
+
+
+def test_a_spec_is_for_eviction_and_has_to_be_one(
+    directory: Path, tmp_path: Path, youngest_first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(directory)
+    gc = ["store", "gc", str(directory), "--budget", "1"]
+    assert main([*gc[:3], "--spec", str(youngest_first)]) == 2
+    assert "give it to gc, with --budget" in capsys.readouterr().err
+    assert main([*gc, "--spec", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    path = youngest_first / "objects" / "ondisk_prefix.yaml"
+    path.write_text(path.read_text("utf-8").replace("by: last_use", "by: last_us"), "utf-8")
+    assert main([*gc, "--spec", str(youngest_first)]) == 1
+    assert "last_us" in capsys.readouterr().err
+    assert snapshot(directory) == before
+
+
+@pytest.mark.parametrize("namespace", [
+    Namespace("tiny", {"compressed_kv": "a"}, "raw", format=2), Namespace("tiny", {"recurrent_state": "a"}, "raw"),
+])  # fmt: skip
+def test_what_a_later_version_stores_is_named_and_left_alone(
+    directory: Path, namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = directory / namespace.digest
+    path.mkdir()
+    (path / "namespace.json").write_text(json.dumps(namespace.as_json()))
+    (path / "00000001.segment").write_bytes(b"of the future" * 1000)
+    before = snapshot(path)
+    for what in ("ls", "fsck", "gc"):
+        assert main(["store", what, str(directory)]) == 1
+        out = capsys.readouterr().out
+        assert "not all of that is known to this version" in out and "fix:" not in out
+    assert snapshot(path) == before
+
+
+def test_a_file_that_can_not_be_opened_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment(directory, number=7).symlink_to(directory / "nowhere")
+    assert main(["store", "ls", str(directory)]) == 2
+    assert f"'{segment(directory, number=7)}' can't be read as a store: No such file" in capsys.readouterr().err
+
+
+def look(files: FaultyFiles, path: Path) -> Report:
+    return inspect(files, path, NAMESPACE, True, lambda done, total: None)
+
+
+@pytest.mark.parametrize("what", ["collect", "reset"])
+def test_a_writer_that_goes_on_does_not_disturb_a_look(what: str) -> None:
+    """Its files may go between being listed and being opened, and what is said of one moment is true of it."""
+
+    class Going(FaultyFiles):
+        at = -1
+        meanwhile: Callable[[], object]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.looking: set[int] = set()
+
+        def open(self, path: Path, *, write: bool) -> int:
+            if not write:
+                self.at -= 1
+                if self.at == 0:
+                    self.meanwhile()
+            handle = super().open(path, write=write)
+            self.looking |= set() if write else {handle}
+            return handle
+
+        def close(self, handle: int) -> None:
+            super().close(handle)
+            self.looking.discard(handle)
+
+    disturbed = 0
+    for at in range(1, 9):
+        files = Going()
+        with LocalStore("/disk", NAMESPACE, files, segment_bytes=2 * STRIDE) as store:
+            for number in range(4):
+                store.put(an_id(number), PAYLOAD, meta={})
+            store.delete([an_id(0)])
+
+            def meanwhile(store: LocalStore = store) -> None:
+                if what == "collect":
+                    store.collect()
+                else:
+                    store.reset()
+                    store.put(an_id(5), PAYLOAD, meta={})
+
+            files.meanwhile, files.at = meanwhile, at
+            report = look(files, store.path)
+            assert report.faults == ()
+            found = {header.key for header in report.objects}
+            went_on = {an_id(number).key for number in ((1, 2, 3) if what == "collect" else (5,))}
+            assert found in ({an_id(number).key for number in (1, 2, 3)}, went_on)
+            assert not files.looking
+            disturbed += files.at <= 0
+    assert disturbed > 3
+
+
+def test_a_look_closes_what_it_opened_when_it_fails() -> None:
+    files = FaultyFiles()
+    with LocalStore("/disk", NAMESPACE, files) as store:
+        store.put(an_id(0), PAYLOAD, meta={})
+    files.reads, files.read_errors = 0, {1: errno.EIO}
+    with pytest.raises(OSError, match="EIO"):
+        look(files, store.path)
+    assert not files.handles
+
+
+def test_a_sector_that_can_not_be_read_is_a_fault_of_its_object() -> None:
+    files = FaultyFiles()
+    with LocalStore("/disk", NAMESPACE, files) as store:
+        store.put_many([Item(an_id(number), PAYLOAD) for number in range(2)])
+    files.reads = 0
+    assert len(look(files, store.path).objects) == 2
+    files.read_errors, files.reads = {files.reads - 1: errno.EIO}, 0  # the last read is that of an object
+    report = look(files, store.path)
+    assert [fault.verdict for fault in report.faults] == [Verdict.INTEGRITY] and len(report.objects) == 1
 
 
 def test_an_unfinished_write_is_no_fault(directory: Path, run: Run) -> None:
