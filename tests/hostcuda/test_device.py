@@ -44,8 +44,8 @@ def widened(codes: Array) -> tuple[Array, Array]:
 
 
 def samples() -> Array:
-    """Bits of floats: random ones, and all around each number where a rounding changes."""
-    random = np.random.default_rng(5).integers(0, 2**32, 2**20, np.uint32)
+    """Bits of floats: 4 million random ones, and all around each number where a rounding changes."""
+    random = np.random.default_rng(5).integers(0, 2**32, 2**22, np.uint32)
     steps = np.arange(-3, 4, dtype=np.int64)
     e4m3 = np.arange(0x7F, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     edges = np.concatenate((e4m3, (e4m3[1:] + e4m3[:-1]) / 2, [464.0, 480.0, np.inf, 2.0**-10, 0.0]))
