@@ -101,9 +101,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def some_value(argument: Argument, n: int) -> Value:
-    """A value that is not any other argument's."""
+    """A value that is not any other argument's, but for flags."""
     if argument.is_pointer:
         return None if argument.nullable and n % 2 else Pointer(4096 * (n + 1), 64)
+    if argument.is_flag:
+        return n % 2 == 0
     return n + 0.25 if argument.type == "float" else n + 1
 
 
