@@ -31,7 +31,8 @@ class Backend(Protocol):
     """Kernels over an arena.
 
     ``arena`` is uint8 [slots, rows, row_bytes] or [slots, slot_bytes]: an array, or ``RemoteBytes`` where the host
-    can't touch it. Slots are unique.
+    can't touch it. Slots are unique. Before anything is written, numbers that are no slots of the arena are refused
+    (IndexError), and so is what is not for each slot one row, of its size (ValueError).
     """
 
     def gather(self, arena: Any, slots: Slots) -> Bytes:
