@@ -6,10 +6,12 @@ CuPy itself is the real one. Only what asks for a driver is replaced: the device
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import types
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -323,6 +325,18 @@ def test_nothing_imports_cupy_before_a_launcher_is_made() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "False"]
+
+
+def test_cupy_is_imported_in_one_place_here_and_in_one_of_the_checker() -> None:
+    imports = re.compile(r"""^\s*(import|from) cupy\b|import_module\(["']cupy\b""", re.M)
+    root = Path(__file__).parents[2]
+    found = [
+        str(path.relative_to(root))
+        for folder in ("codegen", "kernels", "runtime", "spec")
+        for path in sorted((root / folder).rglob("*.py"))
+        if imports.search(path.read_text("utf-8"))
+    ]
+    assert found == ["codegen/cli/check.py", "kernels/cupy_launcher.py"]
 
 
 # -- Memory and marks, with arrays of NumPy in place of CuPy's ---------------------------------------------------------

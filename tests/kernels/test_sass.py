@@ -1,5 +1,8 @@
 """What rests on an instruction is held against the machine code; each check is held against code that it must refuse.
 
+All kernels on all architectures: the modules are those that test_compile.py makes, and to disassemble one takes less
+than its compilation.
+
 The relaxed forms that kernels must not use look like the ordered ones but for a fence around them: ``MEMBAR`` before a
 release, ``CCTL.IVALL``, which empties the first cache, after an acquire.
 """
@@ -12,12 +15,12 @@ import pytest
 
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import Kernel
+from kvfsm.kernels.nvrtc import ARCHITECTURES
 from kvfsm.kernels.source import source_of
 
 from .compiling import LACKS, TABLE_MAJOR, compiled, disassembler, kernels_of, nvrtcs
 from .sass import Code, Fault, Has, Lacks, Ordered, Surrounded, disassembled
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 KERNELS = list(catalogue().values())
 
 pytestmark = [
@@ -88,12 +91,14 @@ def test_each_promise_is_of_a_kernel_that_there_is() -> None:
     assert {*PROMISES, *LOOKS_TWICE} <= {kernel.name for kernel in KERNELS}
 
 
-@pytest.mark.parametrize("kernel", [one for one in KERNELS if "quantise" in one.name], ids=lambda kernel: kernel.name)
-def test_fp8_comes_from_the_instruction_where_there_is_one(kernel: Kernel) -> None:
-    converts = Has((TO_E4M3,))
-    if kernel.name.startswith("quantise"):
-        assert [converts(code_of(kernel, architecture)) for architecture in ("sm_90", "sm_100", "sm_120")] == [None] * 3
-        assert converts(code_of(kernel, "sm_80")) is not None
+MAKES_FP8 = [kernel for kernel in KERNELS if kernel.name.startswith(("quantise", "compress_", "pack"))]
+
+
+@pytest.mark.parametrize("kernel", MAKES_FP8, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_fp8_comes_from_the_instruction_where_there_is_one(kernel: Kernel, architecture: str) -> None:
+    has_one = int(architecture.removeprefix("sm_")) >= 89
+    assert (Has((TO_E4M3,))(code_of(kernel, architecture)) is None) == has_one
 
 
 # -- Each check, held against code that it must refuse -----------------------------------------------------------------
@@ -180,6 +185,12 @@ def test_a_stack_is_seen() -> None:
     body = "kv_u32 kept[64]; for (kv_u32 i = 0; i < rows; i++) kept[source[i] & 63] = i; target[0] = kept[rows & 63];"
     told = Lacks(ON_THE_STACK)(toy(body))
     assert told is not None and "LDL" in told and "STL" in told
+
+
+def test_every_kernel_that_makes_fp8_is_looked_at() -> None:
+    assert [kernel.name for kernel in MAKES_FP8] == [
+        "compress_v4", "compress_index_key", "quantise_insert_v4", "quantise_insert_v32", "quantise_insert_rows", "pack",
+    ]  # fmt: skip
 
 
 def test_every_kernel_is_disassembled() -> None:
