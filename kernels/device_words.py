@@ -128,7 +128,7 @@ class DeviceWords:
                 np.not_equal(found.words, 0, out=found.unsent)
 
     def note(self, kind: str, slots: Slots, after: npt.NDArray[np.uint64]) -> None:
-        """Words of some slots have changed on the host. Those that only their holders may read now stay as they were."""
+        """Words of some slots have changed on the host. Those that only their holders may read stay as they were."""
         told = ~draining(kind, after)
         with self._lock:
             found = self._kinds[kind]
