@@ -3,21 +3,20 @@
 What is reserved covers the load (its destinations) and, whether it goes well or not, the row of the first step: where
 bytes don't arrive, the request computes them in slots that it has already. So nobody who has slots waits for more, and
 what is in flight stays below limits. Who asks is told one of three things: a reservation, DEFER (when others have ended
-there is room) or REJECT (there never will be): ``reservation.py``. Whom to ask next is for ``turns.py``.
+there is room) or REJECT (there never will be): ``reservation.py``. What beginning takes is for ``ways.py``, whom to ask
+next for ``turns.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, Plan, Reason
+from .answers import Answer, Reason
 from .errors import Refused
-from .expanding import packed_places
 from .fill import Fill
 from .generated import Refusal
 from .generated.budget import BudgetTable
@@ -27,6 +26,7 @@ from .matching import Request
 from .rebuilding import begin_rebuild
 from .reservation import FOR_ROOM, Deferred, Rejected, Reservation, Stage
 from .ticket import Ticket
+from .ways import Way, Ways
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Admission", "Deferred", "Limits", "Rejected", "Reservation", "Stage"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """One way to begin: what is loaded, what is leased (granules), and what that takes by kind."""
-
-    plan: Plan | None
-    leased: int
-    destinations: Mapping[str, int]
-    beside: Mapping[str, int]
-    in_flight: Mapping[str, int]  # by name of the limit
 
 
 class Admission:
@@ -59,8 +48,8 @@ class Admission:
 
     def __init__(self, manager: Manager, limits: Limits | None = None, *, boundaries: bool = False) -> None:
         self._manager = manager
-        self.boundaries = boundaries and bool(manager.core.trailing)
         self.limits = limits or Limits()
+        self._ways = Ways(manager, self.limits, boundaries)
         self._names = {name: (number, limit) for number, (name, limit) in enumerate(self.limits.by_name().items())}
         self.words = manager.table(BudgetTable, max(1, len(self._names)))
 
@@ -99,8 +88,8 @@ class Admission:
             raise ValueError("an answer for several requests; match each of them by itself to admit it")
         with self._manager.lock:
             self._manager.unpark()
-            for way in self._ways(answer, tokens, step):
-                never = self._never(way, tokens)
+            for way in self._ways.of(answer, tokens, step):
+                never = self._ways.never(way, tokens)
                 if never is None:
                     return self._begin(way, answer, tokens, step, owner, salt)
         assert never is not None
@@ -126,7 +115,7 @@ class Admission:
         self._manager.check_own(answer)
         with self._manager.lock:
             self._manager.unpark()
-            never = [self._never(way, tokens) for way in self._ways(answer, tokens, step)]
+            never = [self._ways.never(way, tokens) for way in self._ways.of(answer, tokens, step)]
             if all(never):
                 assert never[-1] is not None
                 return never[-1]
@@ -150,10 +139,10 @@ class Admission:
             manager.check_own(answer)
             self._check_length(answer, reservation.tokens)
             manager.tick()
-            way = self._ways(answer, reservation.tokens, reservation.step)[0]
+            way = self._ways.of(answer, reservation.tokens, reservation.step)[0]
             if way.plan is None or way.plan.ticket in manager.loader.tickets:
                 return False
-            if self._never(way, reservation.tokens) is not None:
+            if self._ways.never(way, reservation.tokens) is not None:
                 return False
             old, reused = reservation.lease, self._reused(reservation)
             self._give_up_slots(reservation, None)
@@ -162,7 +151,7 @@ class Admission:
                     self._hold(reservation, way, answer)
                 except Refused:
                     need = manager.requests.need(reservation.first, reused)
-                    self._hold(reservation, _Way(None, reused, {}, need, {}))
+                    self._hold(reservation, Way(None, reused, {}, need, {}))
                     return False
             except BaseException:
                 self.cancel_now(reservation)
@@ -249,14 +238,12 @@ class Admission:
 
     def step_stop(self, tokens: int, start: int, step: int | None) -> int:
         """Tokens that a step of a prompt ends at which goes on from ``start`` and computes ``step`` at most."""
-        stop = tokens if step is None else min(tokens, start + step)
-        whole = tokens - tokens % self._manager.profile.granule
-        return whole if self.boundaries and start < whole < stop else stop
+        return self._ways.step_stop(tokens, start, step)
 
     def bytes_of(self, answer: Answer) -> float:
         """Bytes that the load of an answer moves, whatever the tier. The caller holds the manager's lock."""
         self._manager.check_own(answer)
-        _, in_flight = ({}, {}) if answer.plan is None else self._of_plan(answer.plan)
+        _, in_flight = ({}, {}) if answer.plan is None else self._ways.of_plan(answer.plan)
         return float(sum(amount for name, amount in in_flight.items() if name.startswith("bytes")))
 
     def behind_transfers(self, answer: Answer, tokens: int, step: int | None) -> bool:
@@ -265,7 +252,8 @@ class Admission:
         Cost: O(slots that transfers hold). The caller holds the manager's lock.
         """
         core = self._manager.core
-        way = next((way for way in self._ways(answer, tokens, step) if self._never(way, tokens) is None), None)
+        ways = self._ways.of(answer, tokens, step)
+        way = next((way for way in ways if self._ways.never(way, tokens) is None), None)
         if way is None:
             return False
         reads: dict[str, npt.NDArray[np.intp]] = {}
@@ -286,71 +274,16 @@ class Admission:
         reads = {kind: requests.table(kind, [row])[0, :shared].astype(np.intp) for kind in kinds}
         return self._lacks_beside_transfers(requests.need(tokens, 0), reads)
 
+    @property
+    def boundaries(self) -> bool:
+        """Whether a step ends at the last whole granule of its prompt, because others find it only then."""
+        return self._ways.boundaries
+
     def taken(self, name: str) -> int:
         """How much of a limited thing is taken, by its name in ``Limits.by_name``."""
         return int(self.words.fields("count", [self._names[name][0]])[0])
 
-    # ---- ways to begin ----------------------------------------------------------------------------------------------
-
-    def _ways(self, answer: Answer, tokens: int, step: int | None) -> list[_Way]:
-        """From the most that is reused to nothing."""
-        self._manager.check_own(answer)
-        now, ways = answer.now // self._manager.profile.granule, []
-        compute = self._need(tokens, now, step)
-        if (plan := answer.plan) is not None:
-            destinations, in_flight = self._of_plan(plan)
-            # If the load fails, the row is computed from what is leased now, in the load's own slots and these.
-            go_on = self._need(tokens, plan.boundary, step)
-            beside = {kind: max(go_on[kind], compute[kind] - destinations.get(kind, 0)) for kind in compute}
-            ways.append(_Way(plan, now, destinations, beside, in_flight))
-        if now:
-            ways.append(_Way(None, now, {}, compute, {}))
-        ways.append(_Way(None, 0, {}, self._need(tokens, 0, step), {}))
-        return ways
-
-    def _need(self, tokens: int, reused: int, step: int | None) -> dict[str, int]:
-        """Slots by kind of a first step that goes on after ``reused`` granules."""
-        return self._manager.requests.need(self._first(tokens, reused, step), reused)
-
-    def _first(self, tokens: int, reused: int, step: int | None) -> int:
-        """Tokens that such a step ends at."""
-        return self.step_stop(tokens, reused * self._manager.profile.granule, step)
-
-    def _reused(self, reservation: Reservation) -> int:
-        """Granules that a reservation leases."""
-        return 0 if reservation.lease is None else reservation.lease.length // self._manager.profile.granule
-
-    def _of_plan(self, plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
-        """Destination slots of a plan by kind, and what it has in flight by name of the limit."""
-        core = self._manager.core
-        pools, spot = core.pools, core.index.locate(plan.claim.digests, plan.boundary)
-        by_tier = {"store": {kind: len(places) for kind, places in plan.wanted.items()}}
-        by_tier["packed"] = {"compressed_kv": len(packed_places(core, plan, spot))} if plan.expand else {}
-        destinations: dict[str, int] = {}
-        in_flight: dict[str, int] = {}
-        for tier, counts in by_tier.items():
-            for kind, count in counts.items():
-                destinations[kind] = destinations.get(kind, 0) + count
-            in_flight[f"blocks from the {tier}"] = sum(counts.values())
-            in_flight[f"bytes from the {tier}"] = sum(n * pools[kind].arena.stride for kind, n in counts.items())
-        return destinations, in_flight
-
-    def _never(self, way: _Way, tokens: int) -> Rejected | None:
-        """Why a way is closed for ever, be it for the prompt's later steps; None where it is not."""
-        core, whole = self._manager.core, self._manager.requests.need(tokens, 0)
-        if not len(self._manager.requests.active):
-            return Rejected(Reason.CAPACITY, "requests", "a row, and the manager was made with rows=0")
-        for name, amount in way.in_flight.items():
-            if name in self._names and amount > self._names[name][1]:
-                what = f"{amount} {name}, and {self._names[name][1]} may be in flight"
-                return Rejected(Reason.CAPACITY, "admission", what)
-        for kind, count in way.beside.items():
-            leased = len(core.places(kind, way.leased)) if kind in core.kinds else 0
-            need = max(whole[kind], count + way.destinations.get(kind, 0) + leased)
-            if need > core.capacity(kind):
-                what = f"{need} slots of {kind}, and the pool has {core.capacity(kind)}"
-                return Rejected(Reason.CAPACITY, "pool", what)
-        return None
+    # ---- under the lock ---------------------------------------------------------------------------------------------
 
     def _lacks_beside_transfers(self, need: Mapping[str, int], reads: Mapping[str, npt.NDArray[np.intp]]) -> bool:
         """Whether fewer slots of a kind can ever be free or read beside what transfers hold than are needed."""
@@ -367,10 +300,8 @@ class Admission:
                 return True
         return False
 
-    # ---- under the lock ---------------------------------------------------------------------------------------------
-
     def _begin(
-        self, way: _Way, answer: Answer, tokens: int, step: int | None, owner: str, salt: bytes | None
+        self, way: Way, answer: Answer, tokens: int, step: int | None, owner: str, salt: bytes | None
     ) -> Reservation | Deferred:
         manager = self._manager
         if way.plan is not None and way.plan.ticket is not None:
@@ -380,7 +311,7 @@ class Admission:
         entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
         if entering >= manager.requests.idle:
             return Deferred(Reason.BACKPRESSURE, "requests", f"all {len(manager.requests.active)} rows are taken")
-        first = self._first(tokens, way.leased, step)
+        first = self._ways.first(tokens, way.leased, step)
         reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
         reservation.salt = answer.claims[0].salt if salt is None and answer.claims else salt
         deferred = self._counted(lambda: self._hold(reservation, way, answer))
@@ -407,7 +338,7 @@ class Admission:
             room.given = given  # what it took and gave back is no news
             return Deferred(refused.refusal, refused.layer, refused.detail)
 
-    def _hold(self, reservation: Reservation, way: _Way, answer: Answer | None = None) -> None:
+    def _hold(self, reservation: Reservation, way: Way, answer: Answer | None = None) -> None:
         """Take what a way needs, all or nothing; without an answer the lease stays as it is."""
         manager, lease, ticket = self._manager, None, None
         self._take(way.in_flight)
@@ -447,7 +378,7 @@ class Admission:
             self._renew(reservation)
         finally:  # whatever the clock raises, it can begin with what it leases
             reused = self._reused(reservation)
-            reservation.first = self._first(reservation.tokens, reused, reservation.step)
+            reservation.first = self._ways.first(reservation.tokens, reused, reservation.step)
             try:
                 self._fit(reservation, manager.requests.need(reservation.first, reused))
             except Refused:  # after a reset others may still read what it had leased; it begins anew, with nothing
@@ -487,6 +418,10 @@ class Admission:
         lacking = {kind: n for kind, n in more.items() if n}
         for kind, taken in manager.take(lacking, "take", salt=reservation.salt).items():
             reservation.slots[kind] = np.concatenate((reservation.slots[kind], taken))
+
+    def _reused(self, reservation: Reservation) -> int:
+        """Granules that a reservation leases."""
+        return 0 if reservation.lease is None else reservation.lease.length // self._manager.profile.granule
 
     def _give_up_slots(self, reservation: Reservation, done: Done | None) -> None:
         pools, slots = self._manager.core.pools, reservation.slots

@@ -4,12 +4,8 @@ A row owns the blocks that it fills and pins those it shares with the cache. Wor
 tokens as the narrowest compressor turns into one entry (a whole granule where nothing is compressed). Between strides
 a step only counts.
 
-    granule table   paged kinds: [0, shared) pinned, [shared, blocks) owned, guard beyond
-    tail            one slot a row: rows of the present window of the widest ratio, and the carry
-    window          one slot a row whose rows form a ring, or a ring of blocks; the guard where there is none
-
-The guard is no slot: nothing resolves to it. The arrays are in ``live_rows.py``, the windows in ``live_window.py``,
-the words' way in ``row_words.py``, and how a row is published in ``row_publishing.py``.
+This is what a request is told on its way. How its row begins and ends is in ``row_life.py``, where its state lies in
+``row_tables.py``, how words follow in ``row_words.py``, and how it is published in ``row_publishing.py``.
 
 Drafts are room beyond the committed tokens. No word knows of them: what is compressed, sealed, kept and published looks
 at committed tokens only, and a row that rejects its drafts is as if they had never been proposed.
@@ -28,18 +24,17 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Reason
-from .backend import copy_slots
 from .coverage import Coverage, coverage_of
 from .drafts import Drafts
 from .errors import Refused
-from .index import Segment
 from .keys import Keys
 from .lease import Done, Lease, Receipt, still
-from .live_rows import GUARD, LiveRows, Rows
-from .live_window import LiveWindow
+from .live_rows import GUARD, Rows
 from .preemption import Preempted
+from .row_life import RowLife
 from .row_publishing import RowPublisher
 from .row_slots import take_with_turn
+from .row_tables import RowTables
 from .row_words import RowWords
 from .storing import WriteThrough
 
@@ -49,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["GUARD", "RequestTable"]
 
 
-class RequestTable:
+class RequestTable(RowTables):
     """Live requests of a manager; every public method is atomic under the manager's lock.
 
     Args:
@@ -58,22 +53,15 @@ class RequestTable:
     """
 
     def __init__(self, manager: Manager, rows: int) -> None:
-        self._manager = manager
-        self._granule = manager.profile.granule
-        self._rows = LiveRows(manager, rows)
-        self._window = None if manager.profile.window is None else LiveWindow(self._rows, manager.profile)
+        super().__init__(manager, rows)
         self._words = RowWords(self._rows, self._window)
+        self._life = RowLife(self._rows, self._window, self._words)
         self._drafts = Drafts(self._rows, self._window)
         self._publisher = RowPublisher(self._rows, self._window)
 
     def fit(self) -> None:
         """Tables for the pools as they are, while no row is active. The caller holds the lock."""
         self._rows.fit()
-
-    @property
-    def idle(self) -> int:
-        """Rows that hold no request."""
-        return len(self.active) - int(np.count_nonzero(self.active))
 
     # ---- life of a request ----------------------------------------------------------------------------------------
 
@@ -104,7 +92,7 @@ class RequestTable:
             salt = _tenant(salt, receipt)
             store_epoch = self._store_epoch()
             slots = self._manager.take(need, "take", salt=salt)
-            return self._begin(tokens, slots, lease, receipt, owner, salt, store_epoch)
+            return self._life.begin(tokens, slots, lease, receipt, owner, salt, store_epoch)
 
     def need(self, tokens: int, reused: int) -> dict[str, int]:
         """Slots by kind that a row of ``tokens`` tokens takes when the first ``reused`` granules are leased.
@@ -157,7 +145,7 @@ class RequestTable:
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
         if given != need:
             raise ValueError(f"slots for {given}; {tokens} tokens of which {reused} granules are leased need {need}")
-        return self._begin(tokens, slots, lease, receipt, owner, salt, self._store_epoch())
+        return self._life.begin(tokens, slots, lease, receipt, owner, salt, self._store_epoch())
 
     def extend(self, row: int, tokens: int, *, done: Done | None = None) -> None:
         """The next chunk of a prompt, whose state is written at once: slots for all of it, or nothing.
@@ -337,7 +325,7 @@ class RequestTable:
                 refusal = refused.refusal
             self._drafts.settle(row, done)
             left = Preempted(state.owners[row], computed, published, rejected, refusal)
-            self._end(row, done)
+            self._life.end(row, done)
             return left, writing
 
     def finish(self, row: int, *, done: Done | None = None) -> None:
@@ -352,12 +340,12 @@ class RequestTable:
             done = still(done)
             self._manager.unpark()
             self._manager.tick()
-            self._end(row, done)
+            self._life.end(row, done)
 
     def end_all(self) -> None:
         """End every request at once. The caller holds the lock."""
         for row in np.flatnonzero(self.active).tolist():
-            self._end(row, None)
+            self._life.end(row, None)
 
     # ---- drafts ---------------------------------------------------------------------------------------------------
 
@@ -424,127 +412,7 @@ class RequestTable:
             tail, window, pools = self._drafts.room(np.asarray(rows, np.intp))
             return np.minimum(np.minimum(tail, window), pools)
 
-    # ---- what kernels and tests ask -------------------------------------------------------------------------------
-
-    @property
-    def active(self) -> npt.NDArray[np.bool_]:
-        """Which rows hold a request, bool [rows]."""
-        return self._rows.active
-
-    def incarnation(self, row: int) -> int:
-        """How many requests a row has held: the number of the one that it holds, if it does."""
-        return int(self._rows.incarnation[row])
-
-    def holds(self, row: int, incarnation: int) -> bool:
-        """Whether a row still holds the request of that number; not once it has ended, or its memory was voided."""
-        return bool(self._rows.active[row]) and int(self._rows.incarnation[row]) == incarnation
-
-    def open(self) -> list[tuple[int, str, str | None]]:
-        """Row, owner and, in debug mode, calling site of each live request. The caller holds the manager's lock."""
-        rows = self._rows
-        return [(int(row), rows.owners[row], rows.sites[row]) for row in np.flatnonzero(rows.active)]
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int64]:
-        """Committed tokens of each row, int64 [rows]."""
-        return self._rows.tokens
-
-    @property
-    def drafts(self) -> npt.NDArray[np.int64]:
-        """Open drafts of each row, int64 [rows]."""
-        return self._rows.drafts
-
-    @property
-    def owners(self) -> list[str]:
-        """Who asked for each row."""
-        return self._rows.owners
-
-    @property
-    def stride(self) -> int:
-        """Tokens after which words follow."""
-        return self._rows.stride
-
-    def table(self, kind: str, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
-        """Slots of a paged kind by granule, int32 [rows, width]; the guard where there is none.
-
-        ``width`` is that of the longest of these rows by default, its drafts included.
-        """
-        self._manager.lock.check()
-        index, table = np.asarray(rows, np.intp), self._rows.tables[kind]
-        blocks = self._rows.blocks[index]
-        at = np.arange(int(blocks.max(initial=0)) if width is None else width)
-        held = table[index[:, None], np.minimum(at, table.shape[1] - 1)]
-        return np.where(at < blocks[:, None], held, np.int32(GUARD))
-
-    def shared_tokens(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Tokens at the start of each row whose blocks are the cache's, int64 [rows]: nobody writes to them."""
-        self._manager.lock.check()
-        return self._rows.shared[np.asarray(rows, np.intp)] * self._granule
-
-    def is_lossy(self, row: int) -> bool:
-        """Whether the row goes on from lossy state or from a replay."""
-        self._manager.lock.check()
-        return bool(self._rows.lossy[row])
-
-    @property
-    def window_width(self) -> int:
-        """Entries of the window ring: block b of a row is at entry ``b % window_width``."""
-        return 0 if self._window is None else self._window.width
-
-    def window_table(self, rows: npt.ArrayLike, width: int | None = None) -> npt.NDArray[np.int32]:
-        """Slots of the window ring, int32 [rows, width]; the guard past ``window_width`` and where no block is."""
-        self._manager.lock.check()
-        index = np.asarray(rows, np.intp)
-        table = np.full((len(index), self.window_width if width is None else width), GUARD, np.int32)
-        if self._window is not None:
-            table[:, : self.window_width] = self._window.slots[index]
-        return table
-
-    def window_blocks(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Number of the block at each entry of the window ring, int64 [rows, window_width]; the guard where is none."""
-        self._manager.lock.check()
-        index = np.asarray(rows, np.intp)
-        return np.empty((len(index), 0), np.int64) if self._window is None else self._window.blocks[index]
-
-    def tail_table(self, rows: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        """Slot of each row's tail, int32 [rows], in the order of ``rows``; the guard where the model has none."""
-        self._manager.lock.check()
-        return self._rows.tail[np.asarray(rows, np.intp)]
-
-    def resolve(self, row: int, position: int) -> tuple[int, int]:
-        """Slot and row in it that hold a position: total on what the last token reads, and never padding.
-
-        Positions of drafts resolve to where they are to be written.
-
-        Raises:
-            Refused: GAP for a position outside the window.
-        """
-        with self._manager.lock:
-            self._rows.check(row)
-            window, now = self._window, int(self._rows.tokens[row])
-            end = now + int(self._rows.drafts[row])
-            reach = 0 if window is None else end - window.rows if window.block is None else now - window.window
-            low = max(0, reach)
-            if window is None or not low <= position < end:
-                what = f"position {position} is not in the window [{low}, {end}) of row {row}"
-                raise Refused(Reason.GAP, "requests", what)
-            if window.block is None:
-                return self._slot(row, 0), position % window.rows
-            block = position // window.block
-            place = block % window.width
-            if int(window.blocks[row, place]) != block:
-                raise Refused(Reason.GAP, "requests", f"block {block} of row {row} has slid out of the window")
-            return self._slot(row, place), position % window.block
-
-    def resolve_entry(self, row: int, entry: int) -> int:
-        """The slot at an entry of the window table.
-
-        Raises:
-            Refused: the entry is padding, or beyond the table.
-        """
-        with self._manager.lock:
-            self._rows.check(row)
-            return self._slot(row, entry)
+    # ---- reports ---------------------------------------------------------------------------------------------------
 
     def coverage(self, row: int) -> Coverage:
         """What covers the row's committed tokens, from the words themselves."""
@@ -552,24 +420,6 @@ class RequestTable:
             self._rows.check(row)
             self._words.settle(row)
             return coverage_of(self._rows, row, None if self._window is None else self._window.window)
-
-    def count_pins(self, kind: str, pins: npt.NDArray[np.int64]) -> None:
-        """Add the pins that live requests hold to ``pins`` [slots of the kind]."""
-        if kind in self._rows.tables:
-            for row in np.flatnonzero(self.active).tolist():
-                pins[self._rows.tables[kind][row, : self._rows.shared[row]]] += 1
-
-    def slots(self, kind: str) -> npt.NDArray[np.intp]:
-        """Slots of a kind that live requests own."""
-        state = self._rows
-        if kind in state.tables:
-            rows = np.flatnonzero(self.active).tolist()
-            owned = [state.held(kind, row, int(state.shared[row]), int(state.blocks[row])) for row in rows]
-            return np.concatenate(owned) if owned else np.empty(0, np.intp)
-        if kind == "uncompressed_tail":
-            tails: Rows = state.tail[state.tail != GUARD].astype(np.intp)
-            return tails
-        return np.empty(0, np.intp) if self._window is None else self._window.all_slots()
 
     # ---- under the lock: admission --------------------------------------------------------------------------------
 
@@ -598,72 +448,6 @@ class RequestTable:
             what = f"row {row} is of salt {salt!r}, and these keys of {keys.salt!r}; give the row's own keys"
             raise Refused(Reason.IDENTITY, "requests", what)
 
-    def _begin(
-        self,
-        tokens: int,
-        slots: Mapping[str, npt.NDArray[Any]],
-        lease: Lease | None,
-        receipt: Receipt | None,
-        owner: str,
-        salt: bytes | None,
-        store_epoch: int,
-    ) -> int:
-        """``place`` after all checks: the slots become the row's, or are free."""
-        state, granule = self._rows, self._granule
-        reused = 0 if lease is None else lease.length // granule
-        row = int(np.argmin(state.active))
-        taken = {kind: held.astype(np.intp) for kind, held in slots.items()}
-        state.active[row], state.owners[row], state.sites[row] = True, owner, self._manager.site()
-        state.salts[row] = salt
-        state.incarnation[row] += 1
-        state.store_epoch[row] = store_epoch
-        state.tokens[row], state.shared[row], state.drafts[row] = tokens, reused, 0
-        state.lossy[row] = lease is not None and not lease.exact
-        state.epoch[row] = self._manager.epoch if receipt is None else receipt.epoch
-        state.put_blocks(row, taken, reused, -(-tokens // granule))
-        if state.has_tail:
-            state.tail[row] = taken["uncompressed_tail"][0]
-        if self._window is not None:
-            self._window.begin(row, taken["swa_window"], tokens)
-        if lease is not None and receipt is not None:
-            try:
-                self._copy_boundary(row, receipt.slots, lease.length)
-            except BaseException:
-                self._end(row, None)
-                raise
-        self._words.write(row, reused * granule, tokens)
-        if lease is not None:
-            self._take_over(row, lease)
-        return row
-
-    def _copy_boundary(self, row: int, slots: Mapping[str, Rows], length: int) -> None:
-        """Copy the rows of a lease's boundary slots into the row's own; ``length`` is the lease's, in tokens."""
-        manager, state = self._manager, self._rows
-        for kind, held in slots.items():
-            if kind in state.tables:
-                continue
-            targets, sources = state.tail[row : row + 1].astype(np.intp), held
-            if kind == "swa_window":
-                assert self._window is not None
-                targets, sources = self._window.copies(row, held, length)
-            if len(targets):
-                arena = manager.core.pools[kind].arena
-                copy_slots(manager.backend, arena, targets, arena, sources)
-
-    def _take_over(self, row: int, lease: Lease) -> None:
-        """The lease's paged pins become the row's; its boundary slots, which were copied, are given back."""
-        manager, core, state = self._manager, self._manager.core, self._rows
-        receipt = manager.lessor.take_over(lease)
-        state.ends[row] = (receipt.segment, receipt.boundary)
-        for kind, held in receipt.slots.items():
-            if kind in state.tables:
-                state.tables[kind][row, : len(held)] = held
-                continue
-            pool = core.pools[kind]
-            pool.must("unpin", held, "requests", expected=receipt.generations[kind])
-            pool.stamp(held, manager.time)
-            core.sweep(kind)
-
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
 
     def _make_blocks(self, rows: Rows, done: Done | None) -> None:
@@ -681,38 +465,7 @@ class RequestTable:
             state.batches[fresh, state.blocks[fresh]] = 0
             state.blocks[fresh] += 1
 
-    # ---- under the lock: the end ----------------------------------------------------------------------------------
-
-    def _end(self, row: int, done: Done | None) -> None:
-        state = self._rows
-        state.cut_blocks(row, int(state.shared[row]), done)
-        if state.has_tail:
-            state.give_up("uncompressed_tail", state.tail[row : row + 1], done)
-            state.tail[row] = GUARD
-        if self._window is not None:
-            self._window.end(row, done)
-        if (end := state.ends[row]) is not None:
-            self._manager.give_up(self._receipt(row, *end), done)
-        state.active[row] = False
-        state.blocks[row] = state.shared[row] = state.drafts[row] = 0
-        state.ends[row] = None
-
     # ---- small helpers --------------------------------------------------------------------------------------------
-
-    def _slot(self, row: int, entry: int) -> int:
-        width = self.window_width
-        slot = int(self._window.slots[row, entry]) if self._window is not None and 0 <= entry < width else GUARD
-        if slot == GUARD:
-            raise Refused(Reason.GAP, "requests", f"entry {entry} of row {row}'s window table is padding")
-        return slot
-
-    def _receipt(self, row: int, segment: Segment, boundary: int) -> Receipt:
-        """What the row shares, as a lease's receipt."""
-        state, shared = self._rows, int(self._rows.shared[row])
-        slots = {kind: state.held(kind, row, 0, shared) for kind in state.kinds}
-        generations = {kind: state.pool(kind).generations(held) for kind, held in slots.items()}
-        epoch = int(state.epoch[row])
-        return Receipt(self._manager.number(), state.owners[row], slots, generations, segment, boundary, epoch)
 
     def _check_all(self, rows: Rows) -> None:
         """Raise ValueError unless each of some rows holds a request and is named once."""

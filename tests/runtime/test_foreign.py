@@ -45,7 +45,7 @@ PUBLIC = (Manager, RequestTable, Admission, Scheduler)
 INSIDE = {
     "Filler": Manager, "Lessor": Manager, "Loader": Manager, "Matcher": Manager, "Parking": Manager, "Storer": Manager,
     "LiveRequests": Scheduler, "LoadWorkers": Scheduler, "RunningRows": Scheduler, "Turns": Scheduler,
-    "RankTurns": Scheduler, "KeyRebuilds": Scheduler, "Ticket": Manager,
+    "RankTurns": Scheduler, "KeyRebuilds": Scheduler, "Ticket": Manager, "RowLife": RequestTable, "Ways": Admission,
 }  # fmt: skip
 """Parts whose calls come from one of these, with what it has checked. A ticket's own calls are on its own loader."""
 
