@@ -26,7 +26,9 @@ from typing import Any
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
 
-PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--timeout", "180")
+PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--timeout", "180", "--timeout-method", "thread")
+"""A test that hangs in the driver hears no signal: its process is ended."""
+
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "parity": (420, (*PYTEST, "tests/gpu/test_parity.py")),
     "streams": (60, (*PYTEST, "-s", "tests/gpu/test_streams.py")),

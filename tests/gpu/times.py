@@ -53,17 +53,17 @@ class Row:
         )
 
 
-def measured(launcher: CupyLauncher) -> Iterator[Row]:
-    """A row for every kernel, one after the other."""
+def measured(launcher: CupyLauncher, scale: int = 1, device: str = "cuda") -> Iterator[Row]:
+    """A row for every kernel, one after the other; ``scale`` divides sizes, ``device`` is torch's."""
     import cupy
 
     torch, lacks = torch_or_why()
     stream = cupy.cuda.Stream(non_blocking=True)
-    for job in workloads(launcher):
+    for job in workloads(launcher, scale):
         launcher.synchronise()  # its uploads went to another stream
         kernel = captured_us(stream, launches_of(launcher, job), job.again)
         copy = copy_us(stream, job.bytes)
-        told, taken = (lacks, None) if torch is None else torch_us(torch, job)
+        told, taken = (lacks, None) if torch is None else torch_us(torch, job, device)
         yield Row(job.name, job.bytes, kernel, copy, told, taken)
         del job
         cupy.get_default_memory_pool().free_all_blocks()
@@ -125,11 +125,11 @@ def torch_or_why() -> tuple[Any, str]:
     return (torch, "") if torch.cuda.is_available() else (None, f"torch {torch.__version__} has no CUDA")
 
 
-def torch_us(torch: Any, job: Workload) -> tuple[str, float | None]:
+def torch_us(torch: Any, job: Workload, device: str) -> tuple[str, float | None]:
     """What torch leaves out of a kernel's job, and its time for the rest; or why it has none."""
     way = getattr(importlib.import_module(".in_torch", __package__), job.name)
     try:
-        given = tensors(torch, job.given, "cuda")
+        given = tensors(torch, job.given, device)
         times = []
         for _ in range(REPEATS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import Kernel, LaunchPlan
 
 from ..gpu import __main__ as script
-from ..gpu import in_torch
+from ..gpu import in_torch, test_streams, times, workloads
 from ..gpu.differences import differences
 from ..gpu.faults import launch
 from ..gpu.programs import FAULTY, PROGRAMS, program_source
@@ -300,6 +301,96 @@ def test_launches_take_the_plans_of_a_workload_in_turn() -> None:
         for one in launches_of(recording, job):  # type: ignore[arg-type]
             one()
         assert launched == [job.plans[n % len(job.plans)] for n in range(LAUNCHES)]
+
+
+class Stream:
+    """As much of a stream of CuPy as the programs ask, on the host, where a launch ends before it returns."""
+
+    ptr = 7
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        assert non_blocking
+        self.is_capturing = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def synchronize(self) -> None:
+        assert not self.is_capturing
+
+    def begin_capture(self) -> None:
+        self.is_capturing = True
+
+    def end_capture(self) -> Any:
+        self.is_capturing = False
+        return SimpleNamespace(launch=lambda stream: None)
+
+
+class Event:
+    """As much of an event of CuPy, or of torch."""
+
+    def __init__(self, enable_timing: bool = True) -> None: ...
+
+    def record(self, stream: Stream | None = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Event) -> float:
+        return 0.5
+
+
+@pytest.fixture
+def cupy_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy with memory of NumPy."""
+    runtime = SimpleNamespace(memcpyAsync=lambda *given: None, memcpyDeviceToDevice=3)
+    cuda = SimpleNamespace(
+        Stream=Stream, Event=Event, runtime=runtime, get_elapsed_time=lambda begin, end: begin.elapsed_time(end),
+        Device=lambda: SimpleNamespace(synchronize=lambda: None),
+    )  # fmt: skip
+    pool = SimpleNamespace(free_all_blocks=lambda: None)
+    memory = SimpleNamespace(data=SimpleNamespace(ptr=4096))
+    fake = SimpleNamespace(
+        cuda=cuda, zeros=lambda count, dtype: memory, uint8=np.uint8, get_default_memory_pool=lambda: pool
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+
+
+@pytest.mark.usefixtures("cupy_on_the_host")
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_there_is_a_row_for_every_kernel(monkeypatch: pytest.MonkeyPatch, has_torch: bool) -> None:
+    cuda = SimpleNamespace(Event=Event, empty_cache=lambda: None)
+    with_events = SimpleNamespace(cuda=cuda, from_numpy=torch.from_numpy, bfloat16=torch.bfloat16)
+    monkeypatch.setattr(times, "torch_or_why", lambda: (with_events, "") if has_torch else (None, "no torch"))
+    monkeypatch.setattr(times, "REPEATS", 3)
+    monkeypatch.setattr(times, "LAUNCHES", 2)
+    makers = MAKERS[:-2] if has_torch else MAKERS  # what torch makes of packing takes seconds here
+    monkeypatch.setattr(workloads, "MAKERS", makers)
+    rows = list(times.measured(HostLauncher(), scale=640, device="cpu"))  # type: ignore[arg-type]
+    assert [row.name for row in rows] == [make(Sized(HostLauncher(), 640, 0.0)).name for make in makers]
+    for row in rows:
+        assert (row.kernel_us, row.copy_us, row.torch_us) == (250.0, 250.0, 250.0 if has_torch else None)
+        assert row.torch == (leaves_out(getattr(in_torch, row.name)) if has_torch else "no torch")
+
+
+def test_what_torch_can_not_do_is_told_in_its_row() -> None:
+    job = MAKERS[0](Sized(HostLauncher(), 640, 0.0))
+
+    def fails(array: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried\nand more")
+
+    assert times.torch_us(SimpleNamespace(from_numpy=fails), job, "cuda") == (
+        "failed: CUDA out of memory. Tried", None,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("cupy_on_the_host")
+@pytest.mark.parametrize("pinned", [True, False])
+def test_streams_that_do_not_run_side_by_side_are_seen(monkeypatch: pytest.MonkeyPatch, pinned: bool) -> None:
+    for name, value in {"SLOTS": 4, "SIZE": 64, "TURNS": 2, "ENTRIES": 8, "LOOKS": 192}.items():
+        monkeypatch.setattr(test_streams, name, value)
+    with pytest.raises(AssertionError, match=r"did not run as long as the reader: .*'taken': 12"):
+        test_streams.one_run(HostLauncher(sources=program_source), pinned, pause=64)  # type: ignore[arg-type]
 
 
 def test_the_table_tells_times_over_the_copy() -> None:
