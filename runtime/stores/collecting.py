@@ -28,19 +28,20 @@ class Collector:
         records: reads and writes them.
         directory: its objects.
         lock: guards the directory; not held over file operations.
+
+    Attributes:
+        evicted: objects that had to go so far.
     """
 
     def __init__(self, log: Segments, records: Records, directory: Directory, lock: threading.Lock) -> None:
         self._log, self._records, self._directory, self._lock = log, records, directory, lock
+        self.evicted = 0
 
-    def make_room(self, most: int, spared: Collection[bytes], epoch: int) -> int:
+    def make_room(self, most: int, spared: Collection[bytes], epoch: int) -> None:
         """Bring the files down to ``most`` bytes, if what is being read and what is ``spared`` let it.
 
         If objects have to go, as many bytes more go with them as one file holds, so that files are seldom written anew.
         If too few may go, none does.
-
-        Returns:
-            How many objects were evicted.
 
         Raises:
             OSError, StoreFailed: a file could not be copied or removed; nothing that lives is lost.
@@ -48,21 +49,21 @@ class Collector:
         """
         self.drop_dead()
         if self._log.file_bytes <= most:
-            return 0
-        evicted = 0
+            return
         with self._lock:
             over = self._directory.live_bytes() - most
             if over > 0:
-                evicted = self._directory.evict(over + self._log.segment_bytes, spared, least=over)
+                self.evicted += self._directory.evict(over + self._log.segment_bytes, spared, least=over)
         self.drop_dead()
         while self._log.file_bytes > most and (segment := self._most_garbage()) is not None:
             self._rewrite(segment, epoch)
-        return evicted
 
     def evict(self, most: int) -> int:
         """Evict until the objects that live take ``most`` bytes at most. Returns how many went."""
         with self._lock:
-            return self._directory.evict(self._directory.live_bytes() - most, ())
+            evicted = self._directory.evict(self._directory.live_bytes() - most, ())
+        self.evicted += evicted
+        return evicted
 
     def drop_dead(self) -> None:
         """Remove files in which nothing is alive; costs no copying. Tombstones must outlive what they bury."""

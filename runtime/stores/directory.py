@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..generated import OndiskPrefixTable, Refusal
 from ..generated.ondisk_prefix import OndiskPrefixKind, OndiskPrefixState
 from ..trace import Source
+from .format import Header
 from .store import KEY_BYTES, ObjectId, Verdict
 
 Slots = NDArray[np.intp]
@@ -125,6 +126,19 @@ class Directory:
         """Kind, content key and salt digest of a name."""
         (kind,) = (kind for kind, code in self._codes.items() if code == name[0])
         return kind, name[1 : 1 + KEY_BYTES], name[1 + KEY_BYTES :]
+
+    def entry(self, segment: int, header: Header) -> Entry:
+        """One object's entry, of a record in a segment."""
+        return Entry(
+            self.name(header.kind, header.key, header.salt),
+            None if header.parent is None else self.name(header.kind, header.parent, header.salt),
+            header.epoch,
+            header.lossy,
+            segment,
+            header.offset,
+            header.payload_bytes,
+            header.stride,
+        )
 
     def servable(self, names: Sequence[bytes], epoch: int) -> NDArray[np.bool_]:
         """Which names a read may find: durable and of ``epoch``. bool [len(names)]."""
@@ -300,9 +314,9 @@ class Directory:
         stay = {self._slots[name] for name in spared if name in self._slots}
         durable = np.flatnonzero(self.table.states() == _DURABLE)
         order = rule.ordered(self.table, self.meta, rule.eligible(self.table, self.meta, durable)).tolist()
-        endless = self._endless(order)
-        yield from (slot for slot in order if slot in endless and slot not in stay)
-        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay and slot not in endless}
+        endless = self._endless()
+        yield from (slot for slot in order if endless[slot] and slot not in stay)
+        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay and not endless[slot]}
         ends = [(turn, slot) for slot, turn in turns.items() if self._names[slot] not in self._children]
         heapq.heapify(ends)
         left: dict[bytes, int] = {}  # children that have not gone yet, of those of whom one has
@@ -317,23 +331,16 @@ class Directory:
             if before in turns and not left[parent]:
                 heapq.heappush(ends, (turns[before], before))
 
-    def _endless(self, slots: Iterable[int]) -> set[int]:
-        """Those from which parents lead round in a circle: no prefix has such a chain, so nobody asks for them.
+    def _endless(self) -> NDArray[np.bool_]:
+        """By slot, whether parents lead round in a circle: no prefix has such a chain, so nobody asks for it.
 
         Where a parent is not there a chain begins: it may be put again.
         """
-        begins: dict[int, bool] = {}  # whether the chain of a slot has a beginning
-        for slot in slots:
-            path: list[int] = []
-            at: int | None = slot
-            while at is not None and at not in begins:
-                begins[at] = False  # unless it turns out that it has; who comes by here again went round
-                path.append(at)
-                parent = self._parents[at]
-                at = None if parent is None else self._slots.get(parent)
-            if at is None or begins[at]:
-                begins |= dict.fromkeys(path, True)
-        return {slot for slot, well in begins.items() if not well}
+        before = [-1 if parent is None else self._slots.get(parent, -1) for parent in self._parents]
+        ancestors, hops = np.array(before, np.intp), 1
+        while hops < len(ancestors) and (ancestors >= 0).any():  # no chain that begins has more parents than slots
+            ancestors, hops = np.where(ancestors >= 0, ancestors[ancestors], -1), 2 * hops
+        return ancestors >= 0
 
     # What there is.
 

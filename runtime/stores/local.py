@@ -7,20 +7,20 @@
 
 A put is acknowledged after its bytes, and the name of the file they are in, are synced; puts that several threads make
 at the same time share one sync. Killed or cut off from power at any point, the store reopens with every acknowledged
-object, nothing torn, and the group that was being written either whole or gone.
+object, nothing torn, and the group that was being written either whole or gone. How puts are put together is in
+``group_commit.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import operator
 import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import SupportsIndex, cast
 
@@ -33,14 +33,26 @@ from ..table import Table
 from ..trace import EventTrace
 from .census import census, current_epoch
 from .collecting import Collector
-from .directory import Directory, Entry, Handle
-from .files import BLOCK_BYTES, TEMPORARY, Files, NotDurable, RealFiles, address, check_direct, read_file, replace_file
-from .format import EPOCH_MAX, FORMAT_VERSION, Header, Record, Stamp, checksum, digest, parent_key, split_meta, stride
+from .directory import Directory, Handle
+from .failures import failure
+from .files import (
+    BLOCK_BYTES,
+    TEMPORARY,
+    Files,
+    NotDurable,
+    RealFiles,
+    address,
+    bytes_of,
+    check_direct,
+    read_file,
+    replace_file,
+)
+from .format import EPOCH_MAX, FORMAT_VERSION, Header, Record, Stamp, checksum, stride
+from .group_commit import GroupCommit
 from .records import Records
-from .segments import Mark, Segment, Segments
+from .segments import Mark, Segments
 from .state import State, read_state
 from .store import (
-    EpochEnded,
     Found,
     Item,
     Meta,
@@ -49,7 +61,6 @@ from .store import (
     Readable,
     StoreClosed,
     StoreFailed,
-    StoreFull,
     Usage,
     Verdict,
     Writable,
@@ -61,21 +72,6 @@ FILES_MIN = 8
 """Files of a store with a budget, at least: what frees bytes writes one of them anew."""
 
 _RESET_AGAIN = "a reset is not durable; reset again"  # why the log takes no writes, until a reset goes well
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FIXES = {
-    errno.ENOSPC: "free space on this disk, or collect(most_bytes=) less",
-    errno.EDQUOT: "raise the quota, or collect(most_bytes=) less",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or give smaller segment_bytes",
-    errno.EACCES: "let this user write there",
-    errno.EPERM: "let this user write there",
-    errno.EROFS: "mount it for writing, or give another directory",
-    errno.ENOTDIR: "give a directory",
-    errno.EEXIST: "give a directory",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files",
-    errno.EIO: "look at the disk; what it can still read can be copied",
-}
-"""What helps, by the system's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +82,6 @@ class Collected:
     corrupt: int
     bytes: int  # by which the files shrank
     evicted: int = 0  # objects that could be served and had to go
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """An item that is ready to be written."""
-
-    name: bytes
-    id: ObjectId
-    payload: memoryview
-    checksum: bytes
-    lossy: bool
-    boundary: int | None
-    extra: Meta
-    parent: bytes | None  # name of what stands before it in its chain
-
-    @property
-    def bytes(self) -> int:
-        return stride(len(self.payload))
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """One call of `put_many` on its way through a group."""
-
-    items: list[_Prepared]
-    epoch: int
-    done: bool = False
-    written: int = 0
-    error: Exception | None = field(default=None)
 
 
 class LocalStore:
@@ -178,24 +145,24 @@ class LocalStore:
         self._log = Segments(self.path, self._files, segment_bytes, direct)
         self._records = Records(self._log, self._stamp)
         self._collector = Collector(self._log, self._records, self._directory, self._lock)
-        self._evicted = 0
+        self._puts = GroupCommit(
+            self.path, self._log, self._records, self._directory, self._collector, self._lock, budget_bytes
+        )
         self._epoch = 0
         self._closed = False
         self._readable = threading.Condition(self._lock)
         self._writer = threading.Lock()  # guards the log; taken before _lock
-        self._waiting: list[_Request] = []
-        self._waiting_lock = threading.Lock()
         try:
             self._lock_file = self._prepare()
         except OSError as problem:
-            raise self._failure(problem, "it can't be used as a store") from problem
+            raise failure(problem, self.path, "it can't be used as a store") from problem
         try:
             self._recover()
         except BaseException as problem:
             self._log.close()
             self._files.close(self._lock_file)
             if isinstance(problem, OSError):
-                raise self._failure(problem, "it can't be opened") from problem
+                raise failure(problem, self.path, "it can't be opened") from problem
             raise
 
     def __enter__(self) -> LocalStore:
@@ -231,19 +198,21 @@ class LocalStore:
 
     def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
         """See `Store`. One sync for all of them, shared with other threads' puts that wait at the same time."""
-        request = _Request(self._prepared(items), self._epoch if at_epoch is None else at_epoch)
-        with self._waiting_lock:
-            self._waiting.append(request)
+        call = self._puts.wait(items, self._epoch if at_epoch is None else at_epoch)
         try:
             with self._writer:
-                if not request.done:
-                    self._commit_waiting()
+                if not call.done:
+                    self._puts.write_waiting(self._epoch, self._refusal())
         except BaseException:
-            self._withdraw(request)
+            # Nobody may read the caller's payloads any more, for he may change them: one that changes while it is
+            # written would cost its whole group after a crash.
+            if not self._puts.withdraw(call) and not call.done:
+                with self._writer:  # somebody else is writing it
+                    pass
             raise
-        if request.error is not None:
-            raise request.error
-        return request.written
+        if call.error is not None:
+            raise call.error
+        return call.written
 
     def get(self, id: ObjectId, into: Writable) -> Found:
         """See `Store`."""
@@ -251,7 +220,7 @@ class LocalStore:
 
     def get_many(self, ids: Sequence[ObjectId], into: Sequence[Writable]) -> list[Found]:
         """See `Store`."""
-        views = [_bytes_of(buffer) for buffer in into]
+        views = [bytes_of(buffer) for buffer in into]
         if any(view.readonly for view in views):
             raise ValueError("a read needs a writable buffer")
         if self._direct:
@@ -286,7 +255,7 @@ class LocalStore:
                     room = views[place][: round_up(handle.payload_bytes, BLOCK_BYTES)] if self._direct else None
                     read[place] = self._records.read(segments[place], handle.offset, identity, epoch, target, room)
         except OSError as problem:
-            raise self._failure(problem, "nothing was read") from problem
+            raise failure(problem, self.path, "nothing was read") from problem
         finally:
             with self._readable:
                 verdicts = [_verdict_of(read.get(place)) for place in handles]
@@ -314,9 +283,8 @@ class LocalStore:
         """
         names = self._directory.names(ids)
         with self._writer:
-            self._check_lock()
+            self._check_writable()
             with self._lock:
-                self._check_open()
                 known = self._directory.servable(names, self._epoch)
                 names = list(dict.fromkeys(name for name, there in zip(names, known, strict=True) if there))
             if names:
@@ -324,7 +292,7 @@ class LocalStore:
                 with self._lock:
                     self._directory.forget(names)
                 if self.budget_bytes is not None and self._log.file_bytes > self.budget_bytes:
-                    self._make_room([], 0)  # what says so takes bytes itself
+                    self._puts.make_room(0, (), self._epoch)  # what says so takes bytes itself
         return len(names)
 
     def reset(self) -> int:
@@ -335,11 +303,9 @@ class LocalStore:
 
         """
         with self._writer:
-            self._check_lock()
-            with self._lock:
-                self._check_open()
-                if self._epoch >= EPOCH_MAX:
-                    raise StoreFailed(f"epoch {self._epoch} is the last one; delete {self.path} to begin anew")
+            self._check_writable()
+            if self._epoch >= EPOCH_MAX:
+                raise StoreFailed(f"epoch {self._epoch} is the last one; delete {self.path} to begin anew")
             try:
                 State(self._epoch + 1, self._log.mark()).write(self._files, self.path)
             except NotDurable as problem:
@@ -349,7 +315,7 @@ class LocalStore:
                 raise StoreFailed(f"{self.path}: {what}") from problem
             except OSError as problem:
                 self._try_to_sweep()
-                raise self._failure(problem, "the epoch was not ended") from problem
+                raise failure(problem, self.path, "the epoch was not ended") from problem
             if self._log.broken == _RESET_AGAIN:
                 self._log.broken = None
             self._end_epoch()
@@ -372,8 +338,7 @@ class LocalStore:
         """
         most_bytes = None if most_bytes is None else _whole("most_bytes", most_bytes, 0)
         with self._writer:
-            self._check_open()
-            self._check_lock()
+            self._check_writable()
             before = self._log.file_bytes
             try:
                 if verify:
@@ -382,12 +347,11 @@ class LocalStore:
                     counts = self._directory.table.count_by_state()
                     self._directory.sweep()
                 evicted = self._collector.evict(most_bytes) if most_bytes is not None else 0
-                self._evicted += evicted
                 corrupt = counts["corrupt"] + self._collector.compact(self._epoch)
                 with self._lock:
                     self._directory.sweep()
             except OSError as problem:
-                raise self._failure(problem, "collecting stopped") from problem
+                raise failure(problem, self.path, "collecting stopped") from problem
             return Collected(counts["expired"], corrupt, before - self._log.file_bytes, evicted)
 
     def usage(self) -> Usage:
@@ -402,7 +366,7 @@ class LocalStore:
                 counts["corrupt"],
                 self._epoch,
                 self.budget_bytes,
-                self._evicted,
+                self._collector.evicted,
             )
 
     def close(self) -> None:
@@ -460,7 +424,7 @@ class LocalStore:
         entries, verdicts = [], []
         for one in census(self._files, scans, self._stamp, self._epoch):
             if one.header.kind in self._directory.kinds:
-                entries.append(self._entry(one.segment, one.header))
+                entries.append(self._directory.entry(one.segment.number, one.header))
                 verdicts.append(one.verdict)
         self._directory.recover(entries, verdicts)
         now = State(self._epoch, self._log.mark())
@@ -471,18 +435,6 @@ class LocalStore:
                 if state is None or now.epoch != state.epoch:
                     raise
                 self._try_to_sweep()  # it only saves the next opening a look at the newest group
-
-    def _entry(self, segment: Segment, header: Header) -> Entry:
-        return Entry(
-            self._directory.name(header.kind, header.key, header.salt),
-            None if header.parent is None else self._directory.name(header.kind, header.parent, header.salt),
-            header.epoch,
-            header.lossy,
-            segment.number,
-            header.offset,
-            header.payload_bytes,
-            header.stride,
-        )
 
     def _sweep_temporaries(self) -> None:
         """Remove temporary files that an earlier life left."""
@@ -497,173 +449,6 @@ class LocalStore:
 
     # Writing; the writer lock is held.
 
-    def _prepared(self, items: Sequence[Item]) -> list[_Prepared]:
-        prepared = []
-        names = self._directory.names([item.id for item in items])
-        for item, name in zip(items, names, strict=True):
-            payload = _bytes_of(item.payload)
-            if not len(payload):
-                raise ValueError(f"an empty payload can't be stored: {item.id.kind} {item.id.key.hex()}")
-            lossy, boundary, extra = split_meta(item.meta)
-            key = parent_key(extra)
-            if key == item.id.key:
-                raise ValueError(f"an object can't stand behind itself: {item.id.kind} {key.hex()}")
-            parent = None if key is None else self._directory.name(item.id.kind, key, digest(item.id.salt))
-            prepared.append(_Prepared(name, item.id, payload, checksum(payload), lossy, boundary, extra, parent))
-        return prepared
-
-    def _commit_waiting(self) -> None:
-        """Write what all who wait by now ask for."""
-        group: list[_Request] = []
-        try:
-            with self._waiting_lock:
-                group, self._waiting = self._waiting, []
-            if self._closed or self._files.holds(self._lock_file):
-                self._commit(group)
-            for other in group:
-                if not other.done:
-                    other.done, other.error = True, self._lost()
-        except BaseException:
-            for other in group:  # nobody else will see to them
-                if not other.done:
-                    other.done, other.error = True, StoreFailed("the writer was interrupted; nothing was kept")
-            raise
-
-    def _withdraw(self, request: _Request) -> None:
-        """The caller was interrupted: when this returns nobody reads his payloads any more, which he may change then.
-
-        One that changes while it is written would cost its whole group after a crash.
-        """
-        with self._waiting_lock:
-            if request in self._waiting:
-                self._waiting.remove(request)
-                return
-        if not request.done:
-            with self._writer:  # somebody else is writing it
-                pass
-
-    def _commit(self, requests: Sequence[_Request]) -> None:
-        """Write what ``requests`` ask for as one group, and settle each of them."""
-        with self._lock:
-            self._directory.touch(item.name for request in requests for item in request.items)
-            chosen, later = self._choose(requests, self.budget_bytes)
-        need, why = sum(item.bytes for item in chosen), ""
-        if self.budget_bytes is not None and self._log.file_bytes + need > self.budget_bytes:
-            why = self._make_room(requests, need)
-            together = [request for request in requests if request not in later]
-            with self._lock:
-                chosen, crowded = self._choose(together, self.budget_bytes - self._log.file_bytes, why)
-            later += crowded
-        together = [request for request in requests if request not in later]
-        self._write_for(together, chosen)
-        for request in later:  # it would fit, but not beside the others
-            self._commit([request])
-
-    def _make_room(self, requests: Sequence[_Request], need: int) -> str:
-        """Bring the files down so far that ``need`` bytes more fit the budget. Returns why that could not be done."""
-        assert self.budget_bytes is not None
-        items = [item for request in requests for item in request.items]
-        spared = {name for item in items for name in (item.name, item.parent) if name is not None}
-        try:
-            self._evicted += self._collector.make_room(self.budget_bytes - need, spared, self._epoch)
-        except (OSError, StoreFailed) as problem:
-            return f"no room could be made: {problem}"
-        return "what is left is being read, or is what this would stand behind"
-
-    def _write_for(self, requests: Sequence[_Request], chosen: Sequence[_Prepared]) -> None:
-        """Write the chosen items, and settle the requests that they are of."""
-        with self._lock:
-            slots = self._directory.begin([i.name for i in chosen], self._epoch, [i.lossy for i in chosen])
-        if chosen:
-            try:
-                entries = self._write_group(chosen)
-            except OSError as problem:
-                with self._lock:
-                    self._directory.fail(slots)
-                self._commit_failed(requests, problem)
-                return
-            except StoreFailed as problem:
-                with self._lock:
-                    self._directory.fail(slots)
-                for request in requests:
-                    request.done, request.error = True, request.error or problem
-                return
-            except BaseException:
-                with self._lock:
-                    self._directory.abandon(slots)
-                    if self._log.broken is None:  # the log has taken the bytes back
-                        self._directory.quiesce(slots)
-                raise
-            with self._lock:
-                self._directory.finish(slots, entries)
-        for request in requests:
-            request.done = True
-
-    def _commit_failed(self, requests: Sequence[_Request], problem: OSError) -> None:
-        """Settle a group that the disk refused: a small put must not fail because a big one shared its group."""
-        for request in requests:
-            if request.error is not None:
-                request.done = True
-            elif len(requests) > 1:
-                self._commit([request])
-            else:
-                request.done, request.error = True, self._failure(problem, "nothing was kept")
-
-    def _choose(
-        self, requests: Sequence[_Request], room: int | None, why: str = ""
-    ) -> tuple[list[_Prepared], list[_Request]]:
-        """Which items are to be written in ``room`` bytes, and the requests that do not fit in beside the others.
-
-        A request that can't be served even by itself gets its error; the others go on.
-        """
-        chosen: dict[bytes, _Prepared] = {}
-        later = []
-        for request in requests:
-            request.written = 0
-            if self._closed:
-                request.error = StoreClosed(f"{self.path} is closed")
-                continue
-            if request.epoch != self._epoch:
-                request.error = EpochEnded(f"the bytes are of epoch {request.epoch}; now is {self._epoch}")
-                continue
-            whole = sum({item.name: item.bytes for item in request.items}.values())
-            if self.budget_bytes is not None and whole > self.budget_bytes:
-                what = f"{whole} bytes are more than the budget of {self.path}, {self.budget_bytes}"
-                request.error = StoreFull(f"{what}; give it a greater budget_bytes, or put less at once")
-                continue
-            trial = dict(chosen)
-            present = self._directory.servable([item.name for item in request.items], self._epoch)
-            for item, there in zip(request.items, present, strict=True):
-                if there and (item.lossy or not self._directory.is_lossy(item.name)):
-                    continue
-                if item.name in trial and (item.lossy or not trial[item.name].lossy):
-                    continue
-                trial[item.name] = item
-                request.written += 1
-            size = sum(item.bytes for item in trial.values())
-            if room is not None and size > room and request.written:
-                if len(requests) == 1:
-                    size += self._log.file_bytes
-                    what = f"{self.path} would take {size} bytes, its budget is {self.budget_bytes}"
-                    request.error = StoreFull(f"{what}; {why}")
-                else:
-                    later.append(request)
-                continue
-            chosen = trial
-        return list(chosen.values()), later
-
-    def _write_group(self, items: Sequence[_Prepared]) -> list[Entry]:
-        headers, payloads = [], []
-        for item in items:
-            header = self._records.header(
-                Record.OBJECT, item.id.kind, item.id.key, digest(item.id.salt), self._epoch, item.payload
-            )
-            header = replace(header, lossy=item.lossy, boundary=item.boundary, extra=item.extra)
-            headers.append(replace(header, payload_checksum=item.checksum))
-            payloads.append(item.payload)
-        segment, placed = self._records.append(headers, payloads)
-        return [self._entry(segment, header) for header in placed]
-
     def _write_tombstones(self, names: Sequence[bytes]) -> None:
         limit = self._log.last_group + 1
         payload = pack_tombstones((*self._directory.parts(name), limit) for name in names)
@@ -671,7 +456,7 @@ class LocalStore:
         try:
             segment, _ = self._records.append([replace(header, payload_checksum=checksum(payload))], [payload])
         except OSError as problem:
-            raise self._failure(problem, "nothing was deleted") from problem
+            raise failure(problem, self.path, "nothing was deleted") from problem
         segment.tombstones = True
 
     def _end_epoch(self) -> None:
@@ -679,24 +464,22 @@ class LocalStore:
             self._epoch += 1
             self._directory.expire_all()
 
-    def _failure(self, problem: OSError, what: str) -> StoreFull | StoreFailed:
-        kind = StoreFull if problem.errno in _FULL else StoreFailed
-        fix = f"; fix: {_FIXES[problem.errno]}" if problem.errno in _FIXES else ""
-        where = problem.filename or self.path
-        return kind(f"{where}: {problem.strerror or problem}; {what}{fix}")
-
-    def _check_lock(self) -> None:
-        """Raise StoreFailed where another writer may have come; whether it is open is asked elsewhere."""
-        if not self._closed and not self._files.holds(self._lock_file):
-            raise self._lost()
-
-    def _lost(self) -> StoreFailed:
-        what = "somebody removed its lock file, and another process may write there by now"
-        return StoreFailed(f"{self.path}: {what}; nothing was changed; fix: open it anew")
-
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self.path} is closed")
+
+    def _check_writable(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
+    def _refusal(self) -> StoreClosed | StoreFailed | None:
+        """Why nothing may be changed; None: it may."""
+        if self._closed:
+            return StoreClosed(f"{self.path} is closed")
+        if self._files.holds(self._lock_file):
+            return None
+        what = "somebody removed its lock file, and another process may write there by now"
+        return StoreFailed(f"{self.path}: {what}; nothing was changed; fix: open it anew")
 
 
 def _verdict_of(answer: Header | Verdict | None) -> Verdict | None:
@@ -710,14 +493,6 @@ def _whole(name: str, value: int, least: int) -> int:
     if operator.index(value) < least:
         raise ValueError(f"{name}={value}; give at least {least}")
     return operator.index(value)
-
-
-def _bytes_of(buffer: Readable | Writable) -> memoryview:
-    """A buffer as bytes, without a copy. ValueError unless it is C-contiguous."""
-    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
-    if not view.c_contiguous:
-        raise ValueError("a payload must be C-contiguous")
-    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def _check_blocks(view: memoryview) -> None:

@@ -218,7 +218,7 @@ def test_too_much_at_once_is_refused_whoever_it_is_put_with() -> None:
             threads.append(threading.Thread(target=put, args=(name, items)))
             threads[-1].start()
             files.entered.wait()
-            while len(store._waiting) < place:
+            while len(store._puts._waiting) < place:
                 pass
         files.opened.set()
         for thread in threads:

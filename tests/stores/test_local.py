@@ -856,7 +856,7 @@ def test_puts_that_wait_share_a_sync_and_one_failure_does_not_spread() -> None:
         for name, numbers in calls.items():
             waiting.append(threading.Thread(target=put, args=(name, *numbers)))
             waiting[-1].start()
-            while len(store._waiting) < len(waiting):
+            while len(store._puts._waiting) < len(waiting):
                 pass
         files.opened.set()
         for thread in (first, *waiting):
