@@ -5,7 +5,8 @@
   python tests/gpu --out FILE            by default tests/gpu/results/<device>.md, or <device>-<parts>.md with --only
 
 Needs a CUDA device with 4 GiB free, ``pip install -e '.[dev,cuda13]'`` (or ``cuda12``), for graphs and the comparison a
-CUDA build of torch, and for the sanitizer the CUDA toolkit. What lacks is said at the start. No network is needed.
+CUDA build of torch, and for the sanitizer the CUDA toolkit, or ``pip install nvidia-cuda-sanitizer-api``. What lacks is
+said at the start. No network is needed.
 A part that takes longer than its limit is ended, and the next one runs; all limits together come to 29 minutes.
 Exit code: 0 if all went well, 1 if something failed, 2 without a device.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -108,14 +108,16 @@ def lacking() -> list[str]:
     """What is not there, and which part leaves something out for that."""
     import cupy
 
+    from tests.gpu.device import sanitizer
     from tests.gpu.times import torch_or_why
 
     found = []
     torch, why = torch_or_why()
     if torch is None:
         found.append(f"{why}: no graphs of decode steps, no comparison; fix: install a CUDA build of torch")
-    if shutil.which("compute-sanitizer") is None:
-        found.append("compute-sanitizer is not on the path: no sanitizer; fix: add the bin folder of the CUDA toolkit")
+    if sanitizer() is None:
+        fix = "put the bin folder of the CUDA toolkit on the path, or pip install nvidia-cuda-sanitizer-api"
+        found.append(f"compute-sanitizer is not there: no sanitizer; fix: {fix}")
     free, total = cupy.cuda.runtime.memGetInfo()
     if free < FREE_LEAST:
         what = f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free"

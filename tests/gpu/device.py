@@ -1,7 +1,9 @@
-"""The device: whether there is one, which stream launches go to, and where its memory comes from."""
+"""The device: whether there is one, which stream launches go to, where its memory comes from, and who looks at that."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +33,19 @@ def current(stream: Any) -> Iterator[None]:
         return
     with stream, torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
         yield
+
+
+def sanitizer() -> str | None:
+    """The program compute-sanitizer: on the path, or of its wheel."""
+    for wheel in ("nvidia-cuda-sanitizer-api", "nvidia-cuda-sanitizer-api-cu12"):
+        try:
+            files = importlib.metadata.files(wheel) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for each in files:
+            if each.name == "compute-sanitizer" and each.parent.name == "bin":
+                return str(each.locate())
+    return shutil.which("compute-sanitizer")
 
 
 def without_pool() -> None:

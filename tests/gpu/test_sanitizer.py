@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 
 import pytest
 
+from .device import sanitizer
 from .running import run
 
 SUBSET = "fresh or batch or replay"
 """One seed of each parity test: a launch takes up to a hundred times as long under the sanitizer."""
 
-FOUND = 99
 SECONDS = 420
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FOUND = 99
+"""Exit code of a tool that found something, where the program itself went well."""
+
+TOLD = {
+    "memcheck": "Invalid __global__ write", "racecheck": "Race reported between",
+    "initcheck": "Uninitialized __global__ memory read", "synccheck": "Barrier error detected",
+}  # fmt: skip
+"""How each tool tells of its planted bug. Source: Compute Sanitizer, 2026.4."""
+
+OPTIONS = {"memcheck": ("--padding", "64", "--report-api-errors", "no")}
+"""So that buffers never touch, and calls that CuPy and torch make to see whether they fail count as no error."""
 
 
 def under(tool: str, *arguments: str) -> tuple[int | None, str]:
     """Exit code and output of Python under a tool."""
     if os.environ.get("KVFSM_UNDER_SANITIZER"):
         pytest.skip("runs under the sanitizer itself")
-    program = shutil.which("compute-sanitizer")
+    program = sanitizer()
     if program is None:
-        pytest.skip("needs compute-sanitizer, which comes with the CUDA toolkit")
-    options = ["--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"]
+        pytest.skip("needs compute-sanitizer, of the CUDA toolkit or the wheel nvidia-cuda-sanitizer-api")
+    options = ["--tool", tool, *OPTIONS.get(tool, ()), "--error-exitcode", str(FOUND), "--target-processes", "all"]
     return run([program, *options, sys.executable, *arguments], SECONDS, env={"KVFSM_UNDER_SANITIZER": "1"})
 
 
@@ -38,7 +47,7 @@ def verdict(code: int | None, told: str, passed_least: int) -> str | None:
     """Why a run under a tool does not show that it finds nothing, or None."""
     if code is None:
         return f"took more than {SECONDS} s"
-    if code == FOUND:
+    if code == FOUND or re.search(r"SUMMARY: [1-9]", told):
         return "the sanitizer found something"
     if not re.search(r"SUMMARY: 0 (errors|hazards)", told):
         return "the sanitizer was not attached: it prints no summary"
@@ -48,20 +57,18 @@ def verdict(code: int | None, told: str, passed_least: int) -> str | None:
     return None if code == 0 else f"exit code {code}"
 
 
-def planted_verdict(code: int | None, told: str) -> str | None:
-    """Why a run of a faulty kernel does not show that a tool finds bugs, or None."""
-    if code == FOUND and re.search(r"SUMMARY: [1-9]\d* (error|hazard)", told):
-        return None
-    return f"exit code {code}, and no summary that counts the bug"
+def finds(tool: str, told: str) -> bool:
+    """Whether a tool tells of the bug. Its program may have failed of it, so that the exit code says nothing."""
+    return TOLD[tool] in told and re.search(r"SUMMARY: [1-9]\d* (error|hazard)", told) is not None
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", TOLD)
 def test_the_sanitizer_finds_what_is_planted(tool: str) -> None:
-    code, told = under(tool, "-m", "tests.gpu.faults", tool)
-    assert planted_verdict(code, told) is None, told[-4000:]
+    _, told = under(tool, "-m", "tests.gpu.faults", tool)
+    assert finds(tool, told), told[-4000:]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", TOLD)
 def test_the_sanitizer_finds_nothing(tool: str) -> None:
     code, told = under(
         tool, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", SUBSET, "tests/gpu/test_parity.py"
