@@ -4,8 +4,8 @@ Every public method is atomic under one lock. Bytes of fills, loads, packing and
 is cleared, and a row's boundary copied, under it. What the methods promise is said here, what they do elsewhere: reads
 in ``matching.py`` and ``leasing.py``, writes in ``filling.py``, loads and expansions in ``loading.py``, packing in
 ``packing.py``, what goes to the store in ``storing.py``, what ends in ``expiry.py``, what waits for the device in
-``parking.py``, memory that moves in ``moving.py``, live requests in ``requests.py``. What the lock protects is in
-``core.py``.
+``parking.py``, memory that moves in ``moving.py``, bytes of slots in ``slot_bytes.py``, live requests in
+``requests.py``. What the lock protects is in ``core.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Plan, Reason
-from .arena import RemoteBytes
 from .audit import Audit, audit
 from .backend import Backend, Device
 from .core import Buffers, Core
@@ -30,7 +29,7 @@ from .errors import Refused
 from .expiry import drop_expired, expire, free_out_of_window
 from .fill import Fill
 from .filling import Filler
-from .generated import KINDS, Refusal
+from .generated import KINDS
 from .isolation import CLEAN, Isolation
 from .keys import Keys, Media
 from .layers import LayerCounts, alignment
@@ -48,6 +47,7 @@ from .policy import WindowPolicy
 from .profile import Profile
 from .rebuilding import begin_rebuild
 from .requests import RequestTable
+from .slot_bytes import components, read_part, write_part
 from .store_keys import object_ids
 from .stores.store import Namespace, ObjectId, Store
 from .storing import Storer
@@ -630,40 +630,17 @@ class Manager:
             Refused: what a slot's word on the device says; its generation has moved, say.
         """
         self.lock.check()
-        arena, where = self.core.pools[kind].arena, self.profile.layouts[kind].part(part, layer)
-        if not arena.is_remote:
-            tensor, even = arena.part(where), _even(slots)
-            return tensor[even] if even is not None else self.backend.gather(tensor, slots)
-        if leased is None or self.device is None:
-            return self.backend.gather(arena.part_region(where), slots)
-        data, code = self.device.read(kind, arena.part_region(where), slots, leased)
-        if code:
-            refusal = Refusal(code)
-            raise Refused(refusal, "device", f"a slot of {kind} can't be read: {refusal.reason}")
-        return data
+        return read_part(self, kind, part, layer, slots, leased)
 
     def write(self, kind: str, part: str, layer: int, slots: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> None:
         """Put bytes of a part into slots, unless ``data`` is the slots' own memory."""
         self.lock.check()
-        tensor = self.core.pools[kind].arena.part_region(self.profile.layouts[kind].part(part, layer))
-        if isinstance(tensor, RemoteBytes) or not np.may_share_memory(data, tensor):
-            self.backend.scatter(tensor, slots, data)
+        write_part(self, kind, part, layer, slots, data)
 
     def components(self, slots: Mapping[str, npt.NDArray[np.int32]]) -> tuple[Component, ...]:
         """Every tensor of every layer with the given slots, in the order of the profile's groups."""
         self.lock.check()
-        found = []
-        for group in self.profile.groups:
-            layout, arena = self.profile.layouts[group.object], self.core.pools[group.object].arena
-            held = slots.get(group.object, np.empty(0, np.int32))
-            for layer in group.layers:
-                for part in layout.parts:
-                    if part.layer == layer:
-                        base = arena.base + part.offset
-                        found.append(
-                            Component(group.object, layer, part.name, base, arena.stride, part.payload_bytes, held)
-                        )
-        return tuple(found)
+        return components(self, slots)
 
     def audit(self) -> Audit:
         """Check conservation, freedom and leases (S1, S2, S3) and the index; lists what is wrong.
@@ -820,14 +797,3 @@ def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples
         least = int(name in multiples)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise ValueError(f"{name}={value!r}; give a whole number of at least {least}")
-
-
-def _even(slots: npt.NDArray[Any]) -> slice | None:
-    """Slots at equal growing distances as a slice; None when they are not."""
-    if len(slots) == 0:
-        return slice(0, 0)
-    if len(slots) == 1:
-        return slice(int(slots[0]), int(slots[0]) + 1)
-    steps = np.diff(slots)
-    step = int(steps[0])
-    return slice(int(slots[0]), int(slots[-1]) + 1, step) if step > 0 and (steps == step).all() else None
