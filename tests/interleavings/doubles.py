@@ -181,8 +181,8 @@ class SplitLocalStore(LocalStore):
         def lock(name: str) -> Any:
             return _ReadyLock(scheduler, name, otherwise=guarded)
 
-        self._lock = self._readable = lock("store")
-        self._writer, self._waiting_lock = lock("store writer"), lock("store queue")
+        self._lock = self._readable = self._puts._lock = lock("store")
+        self._writer, self._puts._waiting_lock = lock("store writer"), lock("store queue")
 
     @property
     def epoch(self) -> int:
