@@ -22,6 +22,7 @@ from .protocol_walk import TooManyStates, Walk, shown, walk
 STATES = {
     "agree": 38117,
     "arrive": 4230,
+    "bring": 4828,
     "capture": 4376,
     "catch_up": 28682,
     "checkpoint": 8451,

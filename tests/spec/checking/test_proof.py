@@ -187,7 +187,7 @@ def test_every_claim_and_every_lemma_that_is_shipped_is_proved(name: str) -> Non
     assert wanted <= set(found)
 
 
-EXPLORED_WITH_LEMMAS = ("agree", "fill", "generate", "publish", "queue", "reset", "rounds", "store", "toctou")
+EXPLORED_WITH_LEMMAS = ("agree", "bring", "fill", "generate", "publish", "queue", "reset", "rounds", "store", "toctou")
 
 
 @pytest.mark.parametrize("name", EXPLORED_WITH_LEMMAS)
