@@ -22,9 +22,9 @@ Sets are of what memory holds now. What a rank could bring in from its store is 
 asked for (``stored=True``) and agreed on by itself as ``Agreed.reachable``: each rank loads up to there, and a later
 step finds it in memory. Nothing is loaded here.
 
-A ``round`` is a step of one vote that leases nothing: between its two exchanges the caller does what follows from the
-lengths, and the second one tells all what came of it everywhere. A ``vote`` is an exchange of one word. Schedulers use
-these two: ``rank_turns.py``.
+A ``round`` is a step of one vote that leases nothing: between its two exchanges the caller does what follows from what
+was agreed, and the second one tells all what came of it everywhere. A ``vote`` is an exchange of one word. Schedulers
+use these two: ``rank_turns.py``.
 """
 
 from __future__ import annotations
@@ -55,18 +55,25 @@ class Ask:
     """One request of a step. Its keys and length are the same on all ranks, and so is its place among the others.
 
     ``admit`` is this rank's own: False where it has no room for the request in this step, for whatever reason. It takes
-    part all the same, and the request waits on all ranks. ``also`` is what else of it must be the same everywhere.
+    part all the same, and the request waits on all ranks. ``at_most``, tokens that it may reuse, must be the same
+    everywhere, and ``also`` is what else of it must be.
     """
 
     keys: Keys
     tokens: int | None = None
     admit: bool = True
     also: bytes = b""
+    at_most: int | None = None
 
     @property
     def length(self) -> int:
         """Prompt length in tokens."""
         return self.keys.tokens if self.tokens is None else self.tokens
+
+    @property
+    def size(self) -> bytes:
+        """What must be the same everywhere but for keys and ``also``."""
+        return f"{self.length} {len(self.keys)} {self.at_most}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +165,22 @@ class Agreement:
         with self._alone():
             return self._step(asks, draft, stored)
 
-    def round(self, asks: Sequence[Ask], begin: Callable[[tuple[int, ...]], bytes], options: str = "") -> list[bytes]:
+    def round(
+        self,
+        asks: Sequence[Ask],
+        begin: Callable[[tuple[Agreed, ...]], bytes],
+        options: str = "",
+        *,
+        stored: bool = False,
+    ) -> list[bytes]:
         """Agree on lengths, let the caller act on them, and tell all what came of it: two exchanges, whatever happens.
 
         Args:
             asks: as for ``step``.
-            begin: given the length in tokens that is agreed on for each request; returns what this rank says of it, as
-                many bytes as on each other rank. Nothing is leased: it has to see itself whether that is there still.
+            begin: given what is agreed on for each request; returns what this rank says of it, as many bytes as on each
+                other rank. Nothing is leased: it has to see itself whether that is there still.
             options: what else must be the same on all ranks; where it is not, nobody begins.
+            stored: as for ``step``.
 
         Returns:
             What each rank says, by rank.
@@ -175,13 +190,14 @@ class Agreement:
             Exception: of ``begin``; the others then get RankFailed.
         """
         with self._alone():
-            step = _Step(self.manager, self.owner, asks, 0, stored=False, leases=False, options=options)
+            step = _Step(self.manager, self.owner, asks, 0, stored, leases=False, options=options)
             head = self._head(step.digest, len(step.open))
             step.hear(self._exchange(head, step.say))
-            lengths = tuple(one.length for one in step.agreed)
-            said = self._exchange(head.turned(Phase.CONFIRM), lambda: begin(lengths))
+            agreed = tuple(step.agreed)
+            said = self._exchange(head.turned(Phase.CONFIRM), lambda: begin(agreed))
             if len({len(body) for body in said}) > 1:
                 raise RanksDiverged("how much they say", [f"{len(body)} bytes" for body in said])
+            lengths = [(one.length, one.refused_by, one.reachable) for one in agreed]
             self._stream = _digest(self._stream, step.digest, repr(lengths).encode(), *said)
             return said
 
@@ -282,7 +298,7 @@ class _Step:
         self._asks, self._draft, self._sets = tuple(asks), draft, 2 if stored else 1
         if odd := [type(ask).__name__ for ask in self._asks if not isinstance(ask, Ask)]:
             raise TypeError(f"a step of {', '.join(odd)}; give an Ask for each request, such as Ask(keys)")
-        tags = [_digest(b"%d %d" % (ask.length, len(ask.keys)), ask.also, *ask.keys.digests[-1:]) for ask in self._asks]
+        tags = [_digest(ask.size, ask.also, *ask.keys.digests[-1:]) for ask in self._asks]
         self._tags = [tag[:4] for tag in tags]
         self.digest = _digest(b"%d %d %d" % (len(tags), draft, stored), options.encode(), *tags)
         self.open = list(range(len(tags)))
@@ -347,11 +363,12 @@ class _Step:
         size = self._boundaries_of(ask)
         sets = [np.zeros(size, np.bool_) for _ in range(self._sets)]
         if ask.admit:
-            now = manager.boundaries(ask.keys, ask.tokens, draft=self._draft)
+            now = manager.boundaries(ask.keys, ask.tokens, draft=self._draft, at_most=ask.at_most)
             for row in sets:
                 row[now - 1] = True
             if self._sets > 1:
-                sets[1][manager.loadable(ask.keys, ask.tokens, draft=self._draft) - 1] = True
+                reached = manager.loadable(ask.keys, ask.tokens, draft=self._draft, at_most=ask.at_most)
+                sets[1][reached - 1] = True
             if len(now) and self._leases:
                 self._held[n] = self._lease(ask, int(now[-1]) * self._granule)
         return Saying(ask.admit, tuple(sets))

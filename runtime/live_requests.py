@@ -2,7 +2,7 @@
 
 The two change together, under the manager's lock, which the caller of everything here holds. A request that waits for a
 turn is in exactly one of the queues: one without slots that waits for no other's load, one that is ready, and one whose
-prompt is not computed to its end.
+prompt is not computed to its end. Among ranks one that is ready waits for the loads of the others, and in no queue.
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ class Live:
         rebuilt: tokens as far as rebuilds of it have come since it came or was preempted.
         incarnation: of its row; the row is its own for as long as that is the row's.
         lacked: turns that it wasn't granted for want of room, since it came or was preempted.
+        brought: loads that all ranks have begun for it since it came or was preempted.
+        reach: tokens that the last of these was to make reusable.
+        at_most: tokens that it may reuse, where some rank can't hold more beside its row; None: all.
         home: of which scheduler it is.
     """
 
@@ -120,6 +123,9 @@ class Live:
     row: int | None = None
     incarnation: int = 0
     lacked: int = 0
+    brought: int = 0
+    reach: int = 0
+    at_most: int | None = None
     seen: int = 0  # tokens that its row was known to have last
     owed: int = 0  # tokens of work that was granted and that the engine doesn't know of yet, in its row or for its keys
     ahead: int = 0  # tokens that it stepped here, and not on all ranks yet
@@ -284,11 +290,16 @@ class LiveRequests:
 
     def again(self, live: Live, queue: Queue, cost: float) -> None:
         """It has nothing any more of what it had, and waits anew."""
-        self.fire("preempt", live, where=queue)
         live.known = live.tokens
-        self._let_go(live)
         live.seen, live.lacked, live.rebuilt, live.since, live.queued = 0, 0, 0, self._clock(), self._ageing()
+        live.brought, live.reach, live.at_most = 0, 0, None
         self.tally.count("preempted")
+        self.back(live, queue, cost)
+
+    def back(self, live: Live, queue: Queue, cost: float) -> None:
+        """It has nothing any more of what it had, and waits as before."""
+        self.fire("preempt", live, where=queue)
+        self._let_go(live)
         self.put(live, queue, cost, holds=False)
 
     def hand_out(self, withheld: Collection[Live]) -> tuple[Work, ...]:

@@ -26,9 +26,12 @@ class LoadWorkers:
     Args:
         service: whose loads.
         executor: runs them.
+        among_ranks: whether a request whose load is over here, well or not, waits until it is over on all ranks, which
+            then try again together (``rank_turns.py``); else it has its next turn at once.
     """
 
-    def __init__(self, service: Service, executor: Executor) -> None:
+    def __init__(self, service: Service, executor: Executor, *, among_ranks: bool = False) -> None:
+        self._among_ranks = among_ranks
         self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
         self._executor, self._changed = executor, service.changed
 
@@ -152,6 +155,8 @@ class LoadWorkers:
         """It misses no bytes any more. The caller holds the lock."""
         reservation = live.reservation
         live.loading = None
+        if self._among_ranks:
+            return
         if reservation is None or reservation.stage is Stage.ENDED:  # others were faster at what the load left
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
         else:
@@ -169,7 +174,7 @@ class LoadWorkers:
         if state not in _WAITS_FOR_BYTES or live.loading is not ticket:
             return  # it was given up, or waits anew, since before a worker had begun
         reservation = live.reservation
-        again = not ok and reservation is not None and reservation.stage is Stage.READY
+        again = not ok and reservation is not None and reservation.stage is Stage.READY and not self._among_ranks
         if state is QueuedState.ADMITTED:  # somebody else ended it, and no worker is there to try again
             self._requests.fire("begin", live)
             again = False

@@ -117,9 +117,9 @@ class Scheduler:
         requests: most that are live at once.
         clock: the time, for waits and, unless ranks agree, ageing.
         lock: makes the lock that keeps rows of running requests from ending while they are stepped.
-        agreement: where several ranks serve the same requests, this one's part in agreeing who begins, and from where;
-            used by nobody else meanwhile. Chunk, boundaries, budgets and queues are the same on all, and turns age
-            with its exchanges. See ``rank_turns.py``.
+        agreement: where several ranks serve the same requests, this one's part in agreeing who loads, who begins, and
+            from where; used by nobody else meanwhile. Chunk, boundaries, budgets, attempts and queues are the same on
+            all, and turns age with its exchanges. See ``rank_turns.py``.
 
     Attributes:
         admission: what is under way, and its limits.
@@ -172,9 +172,9 @@ class Scheduler:
         manager.watch_room(wake)
         service = Service(manager, self.admission, self._requests, chunk, clock, wake)
         self._running = RunningRows(service, lock(), agreement)
-        self._workers = LoadWorkers(service, executor)
+        self._workers = LoadWorkers(service, executor, among_ranks=agreement is not None)
         self._rebuilds = KeyRebuilds(service)
-        make: Callable[..., Turns] = Turns if agreement is None else functools.partial(RankTurns, agreement)
+        make: Callable[..., Turns] = Turns if agreement is None else functools.partial(RankTurns, agreement, attempts)
         self._turns = make(service, self._running, self._rebuilds, self._workers, budgets)
         self._in_ranks = agreement is not None
 
@@ -561,6 +561,10 @@ class Scheduler:
         if state is QueuedState.ADMITTED:  # no worker has begun, and none will
             self._requests.fire("begin", live)
             self._requests.fire("ended", live, ok=False, most=0, where=Queue.RESIDENT)
+            live.loading = None
+        if self._in_ranks:  # where loads end at different times; it loads anew, or begins, on all in one round
+            live.brought = live.reach = 0
+            return tickets
         if state in (QueuedState.REBUILDING, QueuedState.ADMITTED, QueuedState.READY):
             self._requests.again(live, Queue.RESIDENT, float(live.tokens))
         return tickets

@@ -28,6 +28,7 @@ from .load_workers import LoadWorkers
 from .queues import Queue, queue_of
 from .running_rows import RunningRows
 from .service import Service
+from .ticket import Ticket
 
 TRANSFERS = (Queue.DISK, Queue.COMPRESSED)
 """Queues of those who need a transfer before their first step."""
@@ -229,19 +230,26 @@ class Turns:
         """It has what it needs."""
         ticket = reservation.ticket
         with self._manager.lock:
-            where = queue if ticket is not None or queue not in TRANSFERS else Queue.RESIDENT
-            gone = self._requests.refusal("admit", live, where=where) is not None
-            if gone:
-                self._admission.cancel_now(reservation)
-            else:
-                live.reservation, live.loading, live.lacked = reservation, ticket, 0
-                self._requests.queues.granted(live.number)
-                self._requests.tally.admitted(queue, self._clock() - live.since)
-                if ticket is None:
-                    self._enter(live)
-        if ticket is None:
-            return
-        if not gone:
+            given = self._give(live, reservation, queue)
+            if given and ticket is None:
+                self._enter(live)
+        if ticket is not None:
+            self._move(live, ticket, given)
+
+    def _give(self, live: Live, reservation: Reservation, queue: Queue) -> bool:
+        """It has what was reserved, unless it was given up meanwhile: then nobody has. The caller holds the lock."""
+        where = queue if reservation.ticket is not None or queue not in TRANSFERS else Queue.RESIDENT
+        if self._requests.refusal("admit", live, where=where) is not None:
+            self._admission.cancel_now(reservation)
+            return False
+        live.reservation, live.loading, live.lacked = reservation, reservation.ticket, 0
+        self._requests.queues.granted(live.number)
+        self._requests.tally.admitted(queue, self._clock() - live.since)
+        return True
+
+    def _move(self, live: Live, ticket: Ticket, given: bool) -> None:
+        """Have a load's bytes moved, or its slots freed where nobody has it."""
+        if given:
             self._workers.start(live, ticket)
         else:
             self._workers.quiesce(ticket)

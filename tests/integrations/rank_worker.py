@@ -9,10 +9,13 @@ import json
 import os
 import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -22,13 +25,18 @@ from kvfsm.runtime.agreement import Agreement, Ask, Decision
 from kvfsm.runtime.errors import RankError, RankLost
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.integrations.torch_ranks import TorchGroup
+from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.scheduler import Scheduler
+from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.store import Namespace
 
 from ..runtime.meddling import Meddling
+from ..runtime.serving import bytes_at, leaks, make, stored, write
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
+NAMESPACE = Namespace.of(PROFILE)
 LONG, SHORT = 120.0, 6.0  # seconds: more than any delay here, and what is waited for who never comes
 PROMPT = list(range(10 * A + 1))
 CUTS = {0: (2, 5, 8), 1: (2, 8), 2: (2, 5), 3: (2, 5, 9)}  # windows and tails are kept where fills end
@@ -41,6 +49,22 @@ def filled(cuts: tuple[int, ...]) -> Manager:
         manager.publish(manager.reserve(keys, start, stop))
         start = stop
     return manager
+
+
+def rot(folder: Path, granule: int) -> None:
+    """One bit of some entries of a granule flips on the disk, wherever they lie."""
+    written = bytes([granule + 1]) * 256
+    (path,) = [path for path in folder.rglob("*") if path.is_file() and written in path.read_bytes()]
+    data = bytearray(path.read_bytes())
+    data[data.index(written) + 100] ^= 1
+    path.write_bytes(data)
+
+
+def goes_on_as_cold(manager: Manager, keys: Keys, start: int) -> bool:
+    """Whether what a request goes on from has the bytes of a run that computed all of it."""
+    cold = make(32)
+    write(cold, cold.keys(PROMPT), start // A)
+    return bytes_at(manager, keys, start) == bytes_at(cold, cold.keys(PROMPT), start)
 
 
 def told(decision: Decision) -> dict[str, Any]:
@@ -121,6 +145,41 @@ class Worker:
             "held": len(manager.receipts) + len(manager.reservations) + int(manager.requests.active.sum()),
         }  # fmt: skip
 
+    def loading(self) -> None:
+        """Nothing is in memory. Rank 1's store has a rotten granule, rank 2's lacks the last one; rank 3 is slow."""
+        with tempfile.TemporaryDirectory() as folder, LocalStore(folder, NAMESPACE, budget_bytes=1 << 30) as store:
+            stored(store, [PROMPT[: (9 if self.rank == 2 else 10) * A]])
+            if self.rank == 1:
+                rot(Path(folder), 7)
+            go_on = threading.Event()
+            manager = make(32, store=store, writes="none")
+            agreement = Agreement(self.group(LONG), manager)
+            with ThreadPoolExecutor(1) as executor:
+                if self.rank == 3:
+                    executor.submit(go_on.wait, LONG)  # its only thread
+                scheduler = Scheduler(manager, executor, agreement=agreement)
+                warm, cold = (scheduler.submit(manager.keys(tokens)) for tokens in (PROMPT, [7] * 99))
+                log, same = list[tuple[int, int, int]](), False
+                while warm.number in scheduler.live:
+                    for work in scheduler.schedule():
+                        log.append((work.live.number, work.start, work.stop))
+                        if work.live is warm and not same:
+                            same = goes_on_as_cold(manager, warm.keys, work.start)
+                        scheduler.publish(work.live)
+                    if warm.row is not None and warm.computed == warm.tokens:
+                        scheduler.finish(warm)
+                    if cold.row is not None and cold.computed == cold.tokens < 104:
+                        log.append((cold.number, cold.tokens, cold.tokens + 1))
+                        scheduler.decode([cold], tokens=[9])
+                    elif cold.tokens == 104:
+                        go_on.set()
+                scheduler.finish(cold)
+            self.report["loading"] = {
+                "log": log, "same": same, "loads": scheduler.report().loads, "tries": warm.brought,
+                "failed": scheduler.report().loads_failed,
+                "exchanges": agreement.exchanges, "leaks": leaks(scheduler),
+            }  # fmt: skip
+
     def losing_between_look_and_lease(self) -> None:
         """Rank 0 loses what was agreed after it has said that it has it."""
         manager = filled((2, 5, 8) if self.rank == 0 else (2, 5))
@@ -188,6 +247,7 @@ def main() -> None:
     worker = Worker(int(sys.argv[1]), int(sys.argv[2]))
     worker.evicting_differently()
     worker.scheduling()
+    worker.loading()
     worker.losing_between_look_and_lease()
     worker.long_messages()
     worker.another_order()

@@ -79,6 +79,19 @@ def test_schedulers_begin_the_same_requests_at_the_same_tokens(reports: Reports)
     assert len({one["exchanges"] for one in ranks}) == 1 and all(one["audit"] and not one["held"] for one in ranks)
 
 
+def test_schedulers_load_at_their_own_pace_and_begin_from_what_all_can_have(reports: Reports) -> None:
+    """Of ten granules one store lacks the last, and another has a rotten eighth: after three loads all have seven."""
+    ranks = every(reports, "loading")
+    log = [tuple(work) for work in ranks[0]["log"]]
+    assert all(one["log"] == ranks[0]["log"] for one in ranks)
+    assert (1, 7 * 32, 10 * 32) in log and (2, 103, 104) in log
+    assert log.index((2, 103, 104)) < log.index((1, 7 * 32, 10 * 32))  # nobody waits for rank 3 but who needs it
+    assert [one["same"] for one in ranks] == [True] * 3 and len({one["exchanges"] for one in ranks}) == 1
+    assert len({one["tries"] for one in ranks}) == 1 and all(one["loads"] for one in ranks)
+    assert [one["failed"] > 0 for one in ranks] == [False, True, False]
+    assert [one["leaks"] for one in ranks] == [[]] * 3
+
+
 def test_a_scheduler_is_told_that_a_rank_was_killed(reports: Reports) -> None:
     for one in every(reports, "killed, scheduling"):
         assert (one["error"], one["ranks"], one["held"], one["states"]) == ("RankLost", [2], 0, {"waiting": 1})

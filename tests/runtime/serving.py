@@ -119,6 +119,14 @@ def write(manager: Manager, keys: Keys, stop: int, *, start: int = 0) -> None:
         manager.publish(fill)
 
 
+def bytes_at(manager: Manager, keys: Keys, length: int) -> dict[str, bytes]:
+    """All that a request goes on from at a boundary, by kind, part and layer."""
+    with manager.acquire(manager.match(keys, at_most=length)) as lease:
+        assert lease.length == length
+        parts = [(kind, part.name, part.layer) for kind in lease.slots for part in manager.profile.layouts[kind].parts]
+        return {f"{part}": lease.view(*part).tobytes() for part in parts}
+
+
 def stored(store: Any, prompts: Sequence[Sequence[int]], profile: Profile = DEEPSEEK, **options: Any) -> None:
     """Have a store hold all whole granules of some prompts."""
     for tokens in prompts:

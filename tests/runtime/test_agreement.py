@@ -562,15 +562,17 @@ def test_a_round_tells_all_what_came_of_the_agreed_lengths_and_leases_nothing() 
     def part(rank: int, agreement: Agreement) -> Any:
         keys, seen = agreement.manager.keys(PROMPT), []
 
-        def begin(lengths: tuple[int, ...]) -> bytes:
-            seen.append((lengths, len(agreement.manager.receipts)))
-            return bytes([10 + rank, len(lengths)])
+        def begin(agreed: tuple[Agreed, ...]) -> bytes:
+            seen.append(([(one.length, one.refused_by) for one in agreed], len(agreement.manager.receipts)))
+            return bytes([10 + rank, len(agreed)])
 
-        said = agreement.round([Ask(keys), Ask(keys, A + 1), Ask(keys, admit=rank == 0)], begin)
-        nobody = agreement.round([], lambda lengths: b"")
+        asks = [Ask(keys), Ask(keys, A + 1), Ask(keys, admit=rank == 0), Ask(keys, at_most=2 * A)]
+        said = agreement.round(asks, begin)
+        nobody = agreement.round([], lambda agreed: b"")
         return seen, said, nobody, agreement.exchanges
 
-    expected = [((3 * A, 0, 0), 0)], [bytes([10, 3]), bytes([11, 3])], [b"", b""], 4
+    agreed = [(3 * A, ()), (0, ()), (0, (1,)), (0, ())]
+    expected = [(agreed, 0)], [bytes([10, 4]), bytes([11, 4])], [b"", b""], 4
     assert together(managers, part) == [expected, expected]
 
 

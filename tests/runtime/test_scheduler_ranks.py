@@ -43,7 +43,8 @@ class Rank:
     ) -> None:
         self.group, self.number, self.manager = group, group.rank, manager
         self.agreement = Agreement(wrap(group), manager) if agrees else None
-        self.scheduler = Scheduler(manager, ByHand(), agreement=self.agreement, **options)
+        self.executor = ByHand()
+        self.scheduler = Scheduler(manager, self.executor, agreement=self.agreement, **options)
         self.log: list[Log] = []
 
     def schedule(self) -> tuple[Work, ...]:
@@ -506,6 +507,7 @@ OTHER_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no chunk": ({"chunk": A}, {}),
     "boundaries": ({}, {"boundaries": False}),
     "budget": ({"budgets": {Queue.RESIDENT: 100.0}}, {}),
+    "attempts": ({"attempts": 2}, {"attempts": 0}),
     "patience": ({"queues": Queues(patience=2)}, {"queues": Queues(patience=3)}),
     "ageing": ({"queues": Queues(ageing=2.0)}, {}),
     "weights": ({"queues": Queues({"a": 2.0})}, {"queues": Queues({"a": 1.0})}),
