@@ -1,6 +1,6 @@
 """``python tests/gpu``: everything that needs a GPU, part by part; what came out goes to a file as it comes.
 
-  python tests/gpu                       all parts: tests, stress and FP8, then times, then the sanitizer
+  python tests/gpu                       all parts: tests, stress and FP8, then times, the demo, and the sanitizer
   python tests/gpu --only times          one part; may be repeated
   python tests/gpu --out FILE            by default tests/gpu/results/<device>.md, or <device>-<parts>.md with --only
 
@@ -30,11 +30,12 @@ PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--timeout", "1
 """A test that hangs in the driver hears no signal: its process is ended."""
 
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "parity": (420, (*PYTEST, "tests/gpu/test_parity.py")),
+    "parity": (300, (*PYTEST, "-m", "needs_gpu", "tests/gpu/test_parity.py", "tests/integrations/test_cuda_graphs.py")),
     "streams": (60, (*PYTEST, "-s", "tests/gpu/test_streams.py")),
     "fp8": (60, (*PYTEST, "tests/gpu/test_e4m3.py")),
-    "times": (300, ("-m", "tests.gpu.times")),
-    "sanitizer": (900, ("-m", "pytest", "-v", "-ra", "-p", "no:cacheprovider", "tests/gpu/test_sanitizer.py")),
+    "times": (240, ("-m", "tests.gpu.times")),
+    "demo": (240, ("-m", "kvfsm.codegen", "demo", "--cuda")),
+    "sanitizer": (840, ("-m", "pytest", "-v", "-ra", "-p", "no:cacheprovider", "tests/gpu/test_sanitizer.py")),
 }
 """Seconds at most, and what Python is given. What finds faults soonest comes first, what takes longest last."""
 
@@ -93,7 +94,9 @@ def ran(part: str) -> Iterator[tuple[int, str]]:
         if line.startswith(KEPT):
             rows.append(line.rstrip())
 
-    code, _ = run([sys.executable, *arguments], seconds, told)
+    code, all_told = run([sys.executable, *arguments], seconds, told)
+    if (last := all_told.strip().rpartition("\n")[2]) not in rows:
+        rows.append(last)
     ended = f"took longer than {seconds} s, and was ended" if code is None else f"exit code {code}"
     for row in rows:
         yield 0, row
@@ -101,7 +104,7 @@ def ran(part: str) -> Iterator[tuple[int, str]]:
 
 
 KEPT = ("|", "FAILED", "ERROR", "SKIPPED", "pause ")
-"""How lines begin that are kept: rows of the table, what pytest tells at its end, counts of the stress."""
+"""How lines begin that are kept, beside the last: rows of the table, pytest's list at its end, counts of the stress."""
 
 
 def lacking() -> list[str]:

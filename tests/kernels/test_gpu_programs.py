@@ -227,10 +227,10 @@ def test_the_script_runs_part_after_part_and_keeps_what_each_told(
     seconds = re.compile(r"after \d+ s")
     assert seconds.sub("after 1 s", out.read_text("utf-8")) == (
         "# Some GPU\n\n- device: Some GPU\n- driver: 13000\n- lacks: a thing; fix: get it\n"
-        "\n## times\n\n| gather |\n\ntimes: exit code 0, after 1 s\n"
+        "\n## times\n\n| gather |\nmore\n\ntimes: exit code 0, after 1 s\n"
         "\n## parity\n\nFAILED test_x\n\nparity: exit code 1, after 1 s\n"
-        "\n## streams\n\npause 64: 3\n\nstreams: took longer than 2 s, and was ended, after 1 s\n"
-        "\n## fp8\n\n\nfp8: exit code 0, after 1 s\n"
+        "\n## streams\n\npause 64: 3\nKeyboardInterrupt\n\nstreams: took longer than 2 s, and was ended, after 1 s\n"
+        "\n## fp8\n\ndone\n\nfp8: exit code 0, after 1 s\n"
     )
     told = capsys.readouterr().out
     assert "lacks: a thing" in told and "== times: at most 60 s\n| gather |\nmore\n" in told
@@ -240,7 +240,9 @@ def test_the_script_runs_part_after_part_and_keeps_what_each_told(
 
 def test_all_parts_together_end_within_half_an_hour() -> None:
     assert sum(seconds for seconds, _ in script.PARTS.values()) <= 29 * 60
-    assert {*script.PARTS} == {"parity", "streams", "fp8", "times", "sanitizer"}
+    assert {*script.PARTS} == {"parity", "streams", "fp8", "times", "demo", "sanitizer"}
+    for _, arguments in script.PARTS.values():
+        assert all((REPO / each).is_file() for each in arguments if each.endswith(".py"))
 
 
 def test_every_kernel_has_a_launch_in_the_table_of_times_and_a_way_in_torch() -> None:
