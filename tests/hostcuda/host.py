@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ ALIGNMENT = 256
 """Of buffers' addresses, as cudaMalloc gives them."""
 
 Sources = Callable[[Kernel], str]
+
+_DEFINITION = re.compile(r'^extern "C" __global__ void[^{]*?\b(?P<name>kv_\w+)\(.*?^\}\n', re.M | re.S)
+"""Of one kernel, from line to line."""
 
 one_run = threading.Lock()  # there is one engine
 
@@ -279,7 +283,7 @@ class PreparedLaunches:
 
 
 def edited(*edits: tuple[str, str], sources: Sources = source_of) -> Sources:
-    """Sources with some text replaced, to plant bugs in kernels.
+    """Sources with some text replaced, to plant bugs in kernels; each without the other kernels, so as to compile fast.
 
     edits  what to find, which must be there exactly once, and what to put there
 
@@ -295,7 +299,7 @@ def edited(*edits: tuple[str, str], sources: Sources = source_of) -> Sources:
                     f"the source of kv_{kernel.name} has {count} times {find!r}; fix: name a text that it has once"
                 )
             text = text.replace(find, replace)
-        return text
+        return _DEFINITION.sub(lambda one: one[0] if one["name"] == kernel.symbol else "\n" * one[0].count("\n"), text)
 
     return changed
 
