@@ -189,7 +189,8 @@ def test_a_stack_is_seen() -> None:
 
 def test_every_kernel_that_makes_fp8_is_looked_at() -> None:
     assert [kernel.name for kernel in MAKES_FP8] == [
-        "compress_v4", "compress_index_key", "quantise_insert_v4", "quantise_insert_v32", "quantise_insert_rows", "pack",
+        "compress_v4", "compress_index_key", "quantise_insert_v4", "quantise_insert_v32", "quantise_insert_rows",
+        "pack",
     ]  # fmt: skip
 
 
