@@ -460,7 +460,7 @@ def verified_prefix_plan(
     """A block for each request; arguments as in ``VERIFIED_PREFIX``.
 
     Raises:
-        LaunchRefused: sums on one side only, a writer's check, or too little memory.
+        LaunchRefused: sums on one side only, a check of a writer or with versions, or too little memory.
     """
     kernel = VERIFIED_PREFIX
     draft = Draft(

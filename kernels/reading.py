@@ -45,7 +45,8 @@ class Check(Generic[Memory]):
     refusals  uint8, one an entry, read and written: an entry that has a code already is left alone, and one that is
               refused gets its code (of ``Refusal``, or of ``CallRefusal``). Who calls clears it, or lets the launch
               that pinned the slots fill it
-    versions  uint32, one an entry, for an indexer's keys: of the entries that they are to route to
+    versions  uint32, one an entry, for an indexer's keys: of the entries that they are to route to. Plans of kernels
+              that don't compare them refuse them
     """
 
     kind: str

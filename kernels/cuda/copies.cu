@@ -184,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_window_gather(
     kv_u8* refusals) {        // [most, width]
   const KvCheck check = {machine, side, words, expected, refusals, nullptr};
   const kv_u32 strip_rows = max(1u, kStripBytes / row_bytes);
-  const kv_u32 strips = (page_rows - 1) / strip_rows + 1;                    // of a page
-  const kv_u32 pages = rows == 1 ? 1u : (rows - 2) / page_rows + 2;          // that a window may touch
+  const kv_u32 strips = (page_rows - 1) / strip_rows + 1;            // of a page
+  const kv_u32 pages = rows == 1 ? 1u : (rows - 2) / page_rows + 2;  // that a window may touch
   const kv_u32 request = my_strip() / (pages * strips);
   if (request >= kv_in_use(live, most)) return;
   const kv_i64 position = positions[request];

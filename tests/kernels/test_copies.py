@@ -30,6 +30,7 @@ from kvfsm.runtime.generated import Refusal
 from ..hostcuda.building import Build
 from ..hostcuda.faults import HostFault
 from ..hostcuda.host import HostLauncher, edited
+from . import test_copies_parity as parity
 from .pools import Uploaded, copied, random_bytes, sound_check
 from .traffic import moved_bytes
 
@@ -382,3 +383,30 @@ def test_a_planted_change_of_meaning_is_no_parity(name: str) -> None:
     assert all(map(np.array_equal, run(HostLauncher()), right))
     found = run(HostLauncher(sources=edited(PLANTED_MEANINGS[name])))
     assert not all(map(np.array_equal, found, right))
+
+
+def blocks(launcher: HostLauncher) -> None:
+    parity.test_window_gather(launcher, np.random.default_rng(2), "blocks", False)
+
+
+def no_slots(launcher: HostLauncher) -> None:
+    parity.test_a_pool_without_slots_refuses_every_entry(launcher, np.random.default_rng(2))
+
+
+DIFFERENCES: dict[str, tuple[Callable[[HostLauncher], None], str, str]] = {
+    "positions of 31 bits": (blocks, "if (position < 0) return;", "if (position < 0 || position >> 31 != 0) return;"),
+    "entries of 32 bits": (
+        blocks, "(kv_u32)(page / block_pages % width)", "(kv_u32)page / block_pages % width",
+    ),
+    "without words there is no check": (
+        no_slots, "return check.refusals != nullptr;", "return check.words != nullptr;",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_planted_difference_is_seen_by_parity(name: str) -> None:
+    scenario, find, replace = DIFFERENCES[name]
+    scenario(HostLauncher())
+    with pytest.raises(AssertionError):
+        scenario(HostLauncher(sources=edited((find, replace))))
