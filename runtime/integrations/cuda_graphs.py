@@ -25,14 +25,15 @@ from ..static_tables import Host
 class CudaGraph:
     """One captured graph."""
 
-    def __init__(self, torch: Any, graph: Any) -> None:
-        self._torch, self._graph = torch, graph
+    def __init__(self, torch: Any, graph: Any, device: str) -> None:
+        self._torch, self._graph, self._device = torch, graph, device
 
     def replay(self) -> Done:
-        """Launch it on the current stream; what is returned asks an event, and does not wait."""
-        self._graph.replay()
-        event = self._torch.cuda.Event()
-        event.record()
+        """Launch it on the device's current stream; what is returned asks an event, and does not wait."""
+        with self._torch.cuda.device(self._device):
+            self._graph.replay()
+            event = self._torch.cuda.Event()
+            event.record()
         ended: Done = event.query
         return ended
 
@@ -41,7 +42,7 @@ class CudaGraphs:
     """Captures on one device; its graphs share a memory pool, and run one after another on the caller's stream.
 
     Args:
-        device: of the tables.
+        device: of the tables, captures and replays, whichever is torch's current one then.
         warmups: runs before a capture; each really writes, to scratch.
         staged: uploads that may be under way at once. One more waits for the first of them.
         torch: the module; imported at the first use by default.
@@ -69,7 +70,7 @@ class CudaGraphs:
         return int(placed.data_ptr())
 
     def upload(self, changed: Mapping[str, tuple[Host, Any]]) -> None:
-        """Copy what changed on the current stream, ahead of what is launched there next; the host goes on at once.
+        """Copy what changed on the device's current stream, ahead of what comes next there; the host goes on at once.
 
         The tables may be filled again at once, too: what is copied is a pinned duplicate of them, which lives until its
         copy has ended.
@@ -80,13 +81,14 @@ class CudaGraphs:
         if len(self._under_way) >= self._staged:
             self._under_way.popleft()[0].synchronize()
         duplicates = []
-        for host, placed in changed.values():
-            pinned = torch.empty(host.shape, dtype=placed.dtype, pin_memory=True)
-            pinned.copy_(torch.from_numpy(host))
-            placed.copy_(pinned, non_blocking=True)
-            duplicates.append(pinned)
-        event = torch.cuda.Event()
-        event.record()
+        with torch.cuda.device(self._device):
+            for host, placed in changed.values():
+                pinned = torch.empty(host.shape, dtype=placed.dtype, pin_memory=True)
+                pinned.copy_(torch.from_numpy(host))
+                placed.copy_(pinned, non_blocking=True)
+                duplicates.append(pinned)
+            event = torch.cuda.Event()
+            event.record()
         self._under_way.append((event, duplicates))
 
     def record(self, step: Callable[[Launch], None]) -> CudaGraph:
@@ -97,19 +99,20 @@ class CudaGraphs:
         Source: CUDA Runtime API, cudaThreadExchangeStreamCaptureMode.
         """
         torch = self._torch
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for _ in range(self._warmups):
+        with torch.cuda.device(self._device):
+            current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                for _ in range(self._warmups):
+                    step(_launch)
+            current.wait_stream(side)
+            torch.cuda.synchronize()
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 step(_launch)
-        current.wait_stream(side)
-        torch.cuda.synchronize()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            step(_launch)
-        return CudaGraph(torch, graph)
+        return CudaGraph(torch, graph, self._device)
 
 
 def _launch(kernel: Callable[..., object], *arguments: Any) -> None:

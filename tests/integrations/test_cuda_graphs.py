@@ -69,12 +69,22 @@ class FakeCuda:
         self.capturing: Graph | None = None
         self.forbidden: int | None = None  # a thread for which calls are unsafe under the capture; None: for all
         self.pools: list[int] = []
+        self.device_now: str | None = None  # None: the one that is torch's own choice
+        self.of_events: list[str | None] = []
         self._main = self._stream = Stream(self, "main")
 
+    @contextmanager
+    def device(self, device: str) -> Iterator[None]:
+        before, self.device_now = self.device_now, device
+        yield
+        self.device_now = before
+
     def Event(self) -> Event:
+        self.of_events.append(self.device_now)
         return Event(self)
 
     def Stream(self) -> Stream:
+        assert self.device_now is not None
         return Stream(self, "side")
 
     def CUDAGraph(self) -> Graph:
@@ -103,6 +113,7 @@ class FakeCuda:
 
     @contextmanager
     def graph(self, graph: Graph, pool: int, capture_error_mode: str = "global") -> Iterator[None]:
+        assert self.device_now is not None
         self.log.append("capture begins")
         self.forbidden = threading.get_ident() if capture_error_mode == "thread_local" else None
         self.capturing = graph
@@ -170,6 +181,15 @@ def test_graphs_of_one_recorder_share_a_pool() -> None:
     served.runner.capture(1)
     served.runner.capture(2)
     assert served.torch.cuda.pools == [7, 7]
+
+
+def test_everything_is_done_on_the_recorders_device() -> None:
+    """Not on torch's current one: a launch would go to a stream that is not captured, an event to another stream."""
+    served = Served()
+    served.runner.capture(1)
+    served.runner.replay([served.manager.requests.admit(1)])
+    assert len(served.torch.cuda.of_events) >= 2 and set(served.torch.cuda.of_events) == {"cpu"}
+    assert served.torch.cuda.device_now is None
 
 
 def test_another_thread_may_ask_its_events_while_a_step_is_captured() -> None:
