@@ -181,7 +181,7 @@ class GroupCommit:
                 what = f"{whole} bytes are more than the budget of {self._path}, {self._budget_bytes}"
                 call.error = StoreFull(f"{what}; give it a greater budget_bytes, or put less at once")
                 continue
-            trial = dict(chosen)
+            trial, own = dict(chosen), set()
             present = self._directory.servable([item.name for item in call.items], self._epoch)
             for item, there in zip(call.items, present, strict=True):
                 if there and (item.lossy or not self._directory.is_lossy(item.name)):
@@ -189,7 +189,8 @@ class GroupCommit:
                 if item.name in trial and (item.lossy or not trial[item.name].lossy):
                     continue
                 trial[item.name] = item
-                call.written += 1
+                own.add(item.name)
+            call.written = len(own)
             size = sum(item.bytes for item in trial.values())
             if room is not None and size > room and call.written:
                 if len(calls) == 1:

@@ -57,13 +57,13 @@ class MemoryStore:
         with self._lock:
             if at_epoch is not None and at_epoch != self._epoch:
                 raise EpochEnded(f"the bytes are of epoch {at_epoch}, and it is {self._epoch} now")
-            written = 0
+            written = set()
             for id, payload, meta in copies:
                 known = self.objects.get(id)
                 if known is None or (known[1].get("lossy", False) and not meta.get("lossy", False)):
                     self.objects[id] = payload, meta
-                    written += 1
-            return written
+                    written.add(id)
+            return len(written)
 
     def get(self, id: ObjectId, into: Writable) -> Found:
         """See ``Store.get``."""

@@ -25,6 +25,7 @@ from kvfsm.runtime.stores.store import (
     Meta,
     Namespace,
     ObjectId,
+    Store,
     StoreClosed,
     StoreFailed,
     StoreFull,
@@ -290,6 +291,15 @@ def test_a_second_put_changes_nothing() -> None:
         assert store.put_many([Item(an_id(), PAYLOAD[::-1])]) == 0
         assert store.usage() == before
         assert read(store, an_id()) == (Verdict.OK, PAYLOAD)
+
+
+@pytest.mark.parametrize("make", [MemoryStore, lambda: LocalStore(ROOT, NAMESPACE, FaultyFiles())])
+def test_an_object_that_one_call_brings_lossy_and_exact_is_one_object(make: Callable[[], Store]) -> None:
+    store = make()
+    assert store.put_many([Item(an_id(), PAYLOAD[::-1], {"lossy": True}), Item(an_id(), PAYLOAD)]) == 1
+    into = bytearray(len(PAYLOAD))
+    assert store.get(an_id(), into).meta == {} and into == PAYLOAD
+    assert store.usage().objects == 1
 
 
 def test_an_exact_object_replaces_a_lossy_one_and_never_the_other_way() -> None:
