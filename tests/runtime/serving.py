@@ -191,7 +191,7 @@ def faults(scheduler: Scheduler) -> list[str]:
         state = QueuedState(code) if generation == live.generation and code else None
         turn = (
             (state is QueuedState.WAITING and live.joined is None)
-            or state is QueuedState.READY
+            or (state is QueuedState.READY and not scheduler._in_ranks)  # there it waits for the others' loads
             or (state is QueuedState.RUNNING and live.seen < live.known)
         )
         if state is None:

@@ -23,7 +23,7 @@ from kvfsm.runtime.scheduler import Work
 from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import Found, ObjectId, Verdict
 
-from .serving import DEEPSEEK, Engine, bytes_at, leaks, make, prompt, stored, write
+from .serving import DEEPSEEK, Engine, Watched, bytes_at, leaks, make, prompt, stored, watch, write
 from .test_scheduler_ranks import Rank, good, ranks_of, together
 
 LLAMA = PROFILES["tiny_llama"]
@@ -435,9 +435,15 @@ def served(rank: Rank, seed: int, requests: int) -> int:
         if requests and step % 2 == 0:
             rank.submit(prompt(same.randrange(4), same.randrange(1, 6 * granule)))
             requests -= 1
-        given_up, chosen = same.random() < 0.05, same.random()
-        if given_up and (lives := [live for live in rank.scheduler.live.values() if not drains(rank, live)]):
+        drawn, chosen = same.random(), same.random()
+        lives = [live for live in rank.scheduler.live.values() if not drains(rank, live)]
+        running = [live for live in lives if live.row is not None]
+        if drawn < 0.05 and lives:
             rank.scheduler.cancel(lives[int(chosen * len(lives))])
+        elif drawn < 0.1 and running:
+            rank.scheduler.preempt(running[int(chosen * len(running))])
+        elif drawn < 0.12:
+            rank.scheduler.preempt_all()
         for kind in rank.manager.profile.kinds:
             if own.random() < 0.1:
                 rank.manager.evict(kind, own.randrange(4))
@@ -470,8 +476,14 @@ def test_ranks_that_load_evict_and_fail_differently_compute_the_same(count: int,
         stored(store, kept, profile)
         store.rotten = {one for one in store.objects if chance.random() < 0.05}
         stores.append(store)
-    managers = [make(slots, profile, store, writes="none") for store in stores]
+    locks = [Watched() for _ in stores]
+    managers = [
+        make(slots, profile, store, writes="none", lock=lambda lock=lock: lock)
+        for store, lock in zip(stores, locks, strict=True)
+    ]
     ranks = ranks_of(managers, chunk=2 * profile.granule, attempts=1)
+    for rank, lock in zip(ranks, locks, strict=True):
+        watch(rank.scheduler, lock, every=7)
     found = good(together(ranks, lambda rank: served(rank, seed, 24)))
     for rank in ranks:
         assert rank.log == ranks[0].log
