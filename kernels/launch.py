@@ -26,6 +26,11 @@ SCALARS: dict[str, np.dtype[Any]] = {
 }
 """Types of kvfsm_base.cuh without their ``kv_``, and what carries one on the host."""
 
+_LIMITS = {
+    name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) for name, dtype in SCALARS.items() if dtype.kind in "iu"
+}
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
 GRID_MAX = (2**31 - 1, 65535, 65535)
 THREADS_MAX = 1024
 SHARED_BYTES_MAX = 48 * 1024
@@ -144,14 +149,14 @@ class Argument:
         if self.type == "float":
             if type(value) is not float:
                 return f"is {_shown(value)}; fix: pass a float"
-            if math.isfinite(value) and abs(value) > float(np.finfo(np.float32).max):
-                return f"is {value!r}, which no float32 holds; fix: pass at most {float(np.finfo(np.float32).max)!r}"
+            if math.isfinite(value) and abs(value) > _FLOAT_MAX:
+                return f"is {value!r}, which no float32 holds; fix: pass at most {_FLOAT_MAX!r}"
             return None
         if type(value) is not int:
             return f"is {_shown(value)}; fix: pass an int"
-        limits = np.iinfo(self.dtype)
-        if not limits.min <= value <= limits.max:
-            return f"is {value}; fix: pass an int of [{limits.min}, {limits.max}]"
+        least, most = _LIMITS[self.type]
+        if not least <= value <= most:
+            return f"is {value}; fix: pass an int of [{least}, {most}]"
         return None
 
     def _refuses_pointer(self, value: Value) -> str | None:
