@@ -8,7 +8,6 @@ every call here.
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ..generated import OndiskPrefixTable, Refusal
 from ..generated.ondisk_prefix import OndiskPrefixKind, OndiskPrefixState
 from ..trace import Source
+from .chains import ends_first
 from .format import Header
 from .store import KEY_BYTES, ObjectId, Verdict
 
@@ -86,7 +86,6 @@ class Directory:
         self._verdicts = np.zeros(capacity, np.uint8)
         self._names: list[bytes] = [b""] * capacity
         self._parents: list[bytes | None] = [None] * capacity
-        self._children: dict[bytes, int] = {}  # name -> how many that are found stand right behind it in a chain
         self._free = list(range(capacity - 1, -1, -1))
         self._slots: dict[bytes, int] = {}
         self._salts: dict[bytes, int] = {}  # name without the salt -> how many names begin so
@@ -314,33 +313,11 @@ class Directory:
         stay = {self._slots[name] for name in spared if name in self._slots}
         durable = np.flatnonzero(self.table.states() == _DURABLE)
         order = rule.ordered(self.table, self.meta, rule.eligible(self.table, self.meta, durable)).tolist()
-        endless = self._endless()
-        yield from (slot for slot in order if endless[slot] and slot not in stay)
-        turns = {slot: turn for turn, slot in enumerate(order) if slot not in stay and not endless[slot]}
-        ends = [(turn, slot) for slot, turn in turns.items() if self._names[slot] not in self._children]
-        heapq.heapify(ends)
-        left: dict[bytes, int] = {}  # children that have not gone yet, of those of whom one has
-        while ends:
-            _, slot = heapq.heappop(ends)
-            yield slot
+        before = np.full(len(self.table), -1, np.intp)
+        for slot in self._slots.values():
             parent = self._parents[slot]
-            if parent is None:
-                continue
-            left[parent] = left.get(parent, self._children[parent]) - 1
-            before = self._slots.get(parent)
-            if before in turns and not left[parent]:
-                heapq.heappush(ends, (turns[before], before))
-
-    def _endless(self) -> NDArray[np.bool_]:
-        """By slot, whether parents lead round in a circle: no prefix has such a chain, so nobody asks for it.
-
-        Where a parent is not there a chain begins: it may be put again.
-        """
-        before = [-1 if parent is None else self._slots.get(parent, -1) for parent in self._parents]
-        ancestors, hops = np.array(before, np.intp), 1
-        while hops < len(ancestors) and (ancestors >= 0).any():  # no chain that begins has more parents than slots
-            ancestors, hops = np.where(ancestors >= 0, ancestors[ancestors], -1), 2 * hops
-        return ancestors >= 0
+            before[slot] = -1 if parent is None else self._slots.get(parent, -1)
+        yield from ends_first([slot for slot in order if slot not in stay], before)
 
     # What there is.
 
@@ -428,14 +405,13 @@ class Directory:
         self._slots[name] = slot
         content = name[: 1 + KEY_BYTES]
         self._salts[content] = self._salts.get(content, 0) + 1
-        if (parent := self._parents[slot]) is not None:
-            self._children[parent] = self._children.get(parent, 0) + 1
 
     def _unbind(self, name: bytes) -> int:
         slot = self._slots.pop(name)
-        _less(self._salts, name[: 1 + KEY_BYTES])
-        if (parent := self._parents[slot]) is not None:
-            _less(self._children, parent)
+        content = name[: 1 + KEY_BYTES]
+        self._salts[content] -= 1
+        if not self._salts[content]:
+            del self._salts[content]
         return slot
 
     def _expire(self, slots: Slots) -> None:
@@ -452,10 +428,3 @@ class Directory:
     @staticmethod
     def _applied(codes: NDArray[np.uint8]) -> None:
         assert not codes.any(), f"refused: {[Refusal(int(code)).name for code in codes if code]}"
-
-
-def _less(counts: dict[bytes, int], name: bytes) -> None:
-    """One less of a name that is counted; none is no entry."""
-    counts[name] -= 1
-    if not counts[name]:
-        del counts[name]

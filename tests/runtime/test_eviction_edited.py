@@ -894,7 +894,6 @@ def test_what_a_manager_stores_goes_from_the_ends_of_its_chains(generate: Genera
         bench = Bench(generate(OLDEST_OF_ALL), model="tiny_deepseek_v4", store=store)
         bench.put("a", 3)
         store._directory._parents = [None] * len(store._directory._parents)  # the control: nobody knows of chains
-        store._directory._children.clear()
         store.collect(most_bytes=store.usage().bytes - 1)
         keys = bench.chains["a"]
         assert store.contains(bench.manager.object_of(keys.digests, keys.salt, KV, np.arange(3))).tolist() == [
