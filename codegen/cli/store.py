@@ -60,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
             print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
             return 1
         kinds = kinds_of(loaded.spec)
+        if "ondisk_prefix" not in kinds:
+            print(f"kvfsm store: '{args.spec}' has no ondisk_prefix, which says what goes first", file=sys.stderr)
+            return 2
     try:
         paths = namespaces(RealFiles(), args.directory)
         if not paths:

@@ -199,6 +199,11 @@ def test_a_spec_is_for_eviction_and_has_to_be_one(
     path.write_text(path.read_text("utf-8").replace("by: last_use", "by: last_us"), "utf-8")
     assert main([*gc, "--spec", str(youngest_first)]) == 1
     assert "last_us" in capsys.readouterr().err
+    path.unlink()
+    for protocol in (youngest_first / "protocols").glob("*.yaml"):
+        protocol.unlink()
+    assert main([*gc, "--spec", str(youngest_first)]) == 2
+    assert "has no ondisk_prefix" in capsys.readouterr().err
     assert snapshot(directory) == before
 
 
