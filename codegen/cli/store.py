@@ -4,10 +4,11 @@
   kvfsm store fsck DIR    read everything and verify every checksum; changes nothing
   kvfsm store gc DIR      remove expired and corrupt objects and what crashes left; needs the store closed
   ... gc DIR --budget N   evict, too, by `eviction:` of ondisk_prefix, until a namespace has N bytes at most
-       --spec my_spec     of your own one
+       --spec my_spec     by that of your own spec
   ... --json              {"ok", "objects", "bytes", "corrupt", "namespaces": [...]}
 
-Exit code: 0 all is well, 1 something corrupt was found, 2 no store there, or (gc) somebody has it open.
+Exit code: 0 all is well, 1 something corrupt was found or the spec has problems, 2 no store there, or (gc) somebody has
+it open.
 """
 
 from __future__ import annotations
@@ -51,18 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.spec is not None and args.budget is None:
         print("kvfsm store: --spec says what goes first; give it to gc, with --budget", file=sys.stderr)
         return 2
-    kinds: Mapping[str, type[Table]] = {}
-    if args.spec is not None:
-        loaded = loaded_spec(args.spec)
-        if loaded is None:
-            return 2
-        if loaded.spec is None:
-            print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
-            return 1
-        kinds = kinds_of(loaded.spec)
-        if "ondisk_prefix" not in kinds:
-            print(f"kvfsm store: '{args.spec}' has no ondisk_prefix, which says what goes first", file=sys.stderr)
-            return 2
+    kinds = {} if args.spec is None else _kinds(args.spec)
+    if isinstance(kinds, int):
+        return kinds
     try:
         paths = namespaces(RealFiles(), args.directory)
         if not paths:
@@ -87,6 +79,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args, reports, collected)
     return 1 if corrupt else 0
+
+
+def _kinds(spec: Path) -> Mapping[str, type[Table]] | int:
+    """Table classes of a spec; the exit code, with a line on stderr, where it has none that count here."""
+    loaded = loaded_spec(spec)
+    if loaded is None:
+        return 2
+    if loaded.spec is None:
+        print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
+        return 1
+    kinds = kinds_of(loaded.spec)
+    if "ondisk_prefix" not in kinds:
+        print(f"kvfsm store: '{spec}' has no ondisk_prefix, which says what goes first", file=sys.stderr)
+        return 2
+    return kinds
 
 
 def _where(directory: Path) -> str:
