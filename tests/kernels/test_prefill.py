@@ -286,7 +286,7 @@ def test_what_was_compressed_is_attended_to_where_it_lies() -> None:
         ids = engine.launcher.upload(lease.slots[layer.kind])
         out = engine.launcher.empty((2, layer.entries, 512), np.uint16)
         pages = Entries(
-            places.pages, places.stride, places.slots, places.page_rows, ids.pointer, counts.pointer, len(generations)
+            places.arena, places.stride, places.slots, places.page_rows, ids.pointer, counts.pointer, len(generations)
         )
         expected = engine.launcher.upload(generations.astype(np.uint32))
         check = Check(check.kind, check.words, expected.pointer, check.refusals, Side.READER)
