@@ -262,6 +262,7 @@ def instructions_for_16_bytes(cubin: bytes) -> float:
     return count / vectors
 
 
+@pytest.mark.xdist_group("nvrtc")  # what other tests compiled this one has
 @pytest.mark.skipif(TABLE_MAJOR not in nvrtcs() or disassembler() is None, reason=f"{LACKS}, or nvidia-cuda-nvdisasm")
 def test_a_checksum_takes_few_instructions() -> None:
     for architecture in ("sm_80", "sm_90", "sm_100", "sm_120"):
