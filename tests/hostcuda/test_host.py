@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan
+from kvfsm.kernels.launch import Argument, Kernel, LaunchPlan, Pointer
 
 from .building import Build
+from .faults import HostFault
 from .host import HostLauncher
 from .planted import planted_source
 from .schedules import EVERY_DAY, Schedule
@@ -43,3 +44,17 @@ def test_a_sound_kernel_computes_what_it_says(build: Build, schedule: Schedule) 
     np.testing.assert_array_equal(backwards.download(), rows[:, ::-1])
     assert done.download().tolist() == [9]
     assert launcher.launches == {"sound": 1}
+
+
+@pytest.mark.parametrize("build", [Build.FAST, Build.CHECK, Build.UNDEFINED])
+def test_empty_arrays_have_no_address_and_do_for_a_kernel_that_leaves_them_alone(build: Build) -> None:
+    """As CuPy and torch have it. Every block of this launch is past the last row."""
+    launcher = HostLauncher(build, sources=planted_source)
+    rows, sums, odd = (launcher.upload(np.zeros(shape, np.uint32)) for shape in ((0, 64), 0, 0))
+    backwards, done = launcher.empty((0, 64), np.uint32), launcher.upload(np.zeros(1, np.uint64))
+    assert {one.pointer for one in (rows, sums, odd, backwards)} == {Pointer(0, 0)} and done.pointer.address
+    values = (rows.pointer, 0, sums.pointer, odd.pointer, backwards.pointer, done.pointer)
+    launcher.launch(LaunchPlan(SOUND, (2, 1, 1), values))
+    assert done.download().tolist() == [0] and backwards.download().shape == (0, 64)
+    with pytest.raises(HostFault):
+        launcher.launch(LaunchPlan(SOUND, (2, 1, 1), (rows.pointer, 1, *values[2:])))
