@@ -10,7 +10,9 @@
     watch.capture(4)                     # instead of runner.capture
     watch.before_replay(rows)            # copies a few numbers to the device, and waits for nothing
     runner.replay(rows)
-    watch.violations()                   # whenever the host likes; waits for the launches so far
+    found, lost = watch.violations()     # whenever the host likes; waits for the launches so far
+    for record in found:
+        print(in_words(record))          # "WORD, STALE: row 1, column 0: found 10, wanted 3"
 
 The host compares signatures before a replay, too (``runtime/topology.py``). This sees what the device sees: tables that
 are not what was uploaded, and slots that are not what the words on the device say.
@@ -24,10 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..runtime.generated import Refusal
 from ..runtime.requests import GUARD
 from ..runtime.topology import Form, Signature, numbers_of
 from .backend import KernelBackend
-from .checks import RECORD, Ring, Rows, Violations, check_topology_plan
+from .call_refusal import CallRefusal
+from .checks import RECORD, Ring, Rows, Violations, What, check_topology_plan
 from .launch import Buffer, Launcher, Pointer
 
 if TYPE_CHECKING:
@@ -60,8 +64,11 @@ class GraphWatch:
         launcher: in whose memory the runner's tables lie, too.
         manager: that of the runner.
         runner: which has captured nothing yet.
-        backend: whose copy of the state words is looked at; None looks at no words.
+        backend: that of the manager, whose copy of the state words is looked at; None looks at no words.
         capacity: violations that are kept until the host takes them; more are counted.
+
+    Raises:
+        ValueError: these don't belong together, or the runner has captured something.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class GraphWatch:
         *,
         capacity: int = 256,
     ) -> None:
+        _check_together(launcher, manager, runner, backend)
         self._launcher, self._manager, self._runner, self._backend = launcher, manager, runner, backend
         self._capacity, self._form = capacity, Form(manager.profile)
         self._buckets = {bucket: self._memory(bucket) for bucket in runner.buckets}
@@ -80,6 +88,8 @@ class GraphWatch:
         self._cursor = launcher.upload(np.zeros(1, np.uint64))
         self._consumed = launcher.upload(np.zeros(1, np.uint64))
         self._taken = 0
+        self._signatures: dict[int, Signature] = {}  # of what was captured here, by bucket
+        self._checked: set[int] = set()  # buckets whose step has launched the check
 
     def launch(self, launch: Launch, inputs: Inputs) -> None:
         """The launches of the check, one a table, for the step of a bucket."""
@@ -98,19 +108,40 @@ class GraphWatch:
                 words=None if self._backend is None else self._backend.words.of(kind), is_first=place == 0,
             )  # fmt: skip
             launch(self._launcher.launch, plan)
+        self._checked.add(inputs.bucket)
 
     def capture(self, bucket: int) -> Signature:
-        """As ``runner.capture``; the check in the graph, which is run for that, has nothing to find meanwhile."""
-        memory = self._buckets[self._runner.bucket_of(bucket)]
-        self._tell_epoch(memory)
-        signature = self._runner.capture(bucket)
-        memory.captured.write(signature.numbers)
-        memory.present.write(signature.numbers)
+        """As ``runner.capture``; the check in the graph, which is run for that, has nothing to find meanwhile.
+
+        Raises:
+            ValueError: the step doesn't launch the check, and the bucket has no graph then; or as ``runner.capture``.
+        """
+
+        def tell(signature: Signature) -> None:
+            memory = self._buckets[bucket]
+            memory.captured.write(signature.numbers)
+            memory.present.write(signature.numbers)
+            self._tell_epoch(memory)
+
+        self._checked.discard(bucket)
+        signature = self._runner.capture(bucket, before=tell)
+        if bucket not in self._checked:
+            self._runner.drop(bucket)
+            what = f"the step for {bucket} rows doesn't launch the check"
+            raise ValueError(f"{what}; fix: begin it with watch.launch(launch, inputs)")
+        self._signatures[bucket] = signature
         return signature
 
     def before_replay(self, rows: npt.ArrayLike) -> None:
-        """Tell the device what is there now, for the replay of these rows that follows."""
+        """Tell the device what is there now, for the replay of these rows that follows.
+
+        Raises:
+            ValueError: the graph of these rows was not captured here; or as ``runner.bucket_of``.
+        """
         bucket = self._runner.bucket_of(np.size(rows))
+        signature = self._runner.signature(bucket)
+        if signature is not None and signature is not self._signatures.get(bucket):
+            raise ValueError(f"runner.capture({bucket}) told the watch nothing; fix: use watch.capture({bucket})")
         memory = self._buckets[bucket]
         if self._backend is not None:
             self._backend.send_words()
@@ -126,7 +157,10 @@ class GraphWatch:
         return self._buckets[bucket].refused.download()
 
     def violations(self) -> tuple[npt.NDArray[np.void], int]:
-        """(RECORD [n], lost): what was found since the last call, and how much more there was than the ring holds."""
+        """(RECORD [n], lost): what was found since the last call, and how much more there was than the ring holds.
+
+        ``what`` of a record is a ``What``, ``code`` a ``Refusal`` or a ``CallRefusal``; ``in_words`` says it all.
+        """
         cursor = int(self._cursor.download()[0])
         ring = Violations(self._records.download().view(RECORD).reshape(-1), cursor, self._taken)
         lost, found = ring.lost, ring.take()
@@ -154,6 +188,30 @@ class GraphWatch:
         if kind == "swa_window" and profile.window_block is not None:
             return profile.window_block, True
         return WHOLE, False
+
+
+def _check_together(launcher: Launcher, manager: Manager, runner: GraphRunner, backend: KernelBackend | None) -> None:
+    """Raise ValueError for a watch that would look at what is another's."""
+    if runner.manager is not manager:
+        raise ValueError("the runner is another manager's; fix: pass runner.manager")
+    if captured := [bucket for bucket in runner.buckets if runner.signature(bucket) is not None]:
+        what = f"the runner has captured {', '.join(map(str, captured))} rows already, without the check"
+        raise ValueError(f"{what}; fix: make the watch first, and capture by watch.capture")
+    if backend is not None and manager.backend is not backend:
+        raise ValueError("the backend is not the manager's, and has other words; fix: pass manager.backend")
+    if isinstance(manager.backend, KernelBackend) and manager.backend.launcher is not launcher:
+        raise ValueError("the slots lie in another launcher's memory; fix: pass backend.launcher")
+
+
+def in_words(record: np.void) -> str:
+    """One record of ``violations``.
+
+    >>> in_words(np.array((What.WORD, 1, 0, Refusal.ILLEGAL, 10, 3), RECORD)[()])
+    'WORD, ILLEGAL: row 1, column 0: found 10, wanted 3'
+    """
+    what, row, column, code, found, wanted = record.tolist()
+    why = CallRefusal(code) if code in set(CallRefusal) else Refusal(code)
+    return f"{What(what).name}, {why.name}: row {row}, column {column}: found {found}, wanted {wanted}"
 
 
 def pointer_of(placed: Any) -> Pointer:

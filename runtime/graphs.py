@@ -99,6 +99,11 @@ class GraphRunner:
         self.words = manager.table(CapturedGraphTable, len(self.buckets))
         self._captured: dict[int, tuple[Recording, Signature]] = {}  # by number of the bucket
 
+    @property
+    def manager(self) -> Manager:
+        """Whose slots the step writes to."""
+        return self._manager
+
     def bucket_of(self, rows: int) -> int:
         """The bucket that a batch runs in. Raises ValueError for one larger than all: run that without a graph."""
         return self.buckets[self._number(rows)]
@@ -108,14 +113,18 @@ class GraphRunner:
         captured = self._captured.get(self._exactly(bucket))
         return None if captured is None else captured[1]
 
-    def capture(self, bucket: int) -> Signature:
+    def capture(self, bucket: int, *, before: Callable[[Signature], None] | None = None) -> Signature:
         """Record the step for a bucket, over the memory as it is; what was recorded before is forgotten.
 
         The step is run for that. All that it may write to is scratch meanwhile.
 
+        Args:
+            bucket: one of ``buckets``.
+            before: told of the signature before the step is run.
+
         Raises:
             ValueError: no such bucket.
-            Exception: what the step raises; the bucket has no graph then.
+            Exception: what the step or ``before`` raises; the bucket has no graph then.
         """
         number, manager = self._exactly(bucket), self._manager
         with manager.lock:
@@ -130,6 +139,8 @@ class GraphRunner:
         inputs = Inputs(manager, bucket, self.tables.placed(bucket))
         try:
             self.tables.upload()
+            if before is not None:
+                before(signature)
             recording = self._recorder.record(lambda launch: self._step(launch, inputs))
         except BaseException:
             with manager.lock:

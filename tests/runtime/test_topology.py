@@ -182,6 +182,20 @@ def test_a_step_that_fails_leaves_no_graph_and_the_memory_free_to_move() -> None
     runner.replay([])
 
 
+def test_whoever_is_told_before_a_capture_is_told_before_the_step_runs() -> None:
+    manager, told = make(), []
+    runner = GraphRunner(manager, lambda launch, inputs: told.append("step"), [1])
+    signature = runner.capture(1, before=told.append)
+    assert told[:2] == [signature, "step"] and told.count(signature) == 1 and runner.manager is manager
+
+    def fail(signature: Signature) -> None:
+        raise RuntimeError("the device is full")
+
+    with pytest.raises(RuntimeError, match="the device is full"):
+        runner.capture(1, before=fail)
+    assert refusal(runner.replay, [])[0] == "ILLEGAL" and manager.reallocate() == 2
+
+
 def test_a_replay_runs_the_launches_that_were_recorded_and_not_the_step() -> None:
     manager, calls = make(), []
 
