@@ -78,7 +78,7 @@ class Manager:
         lock: makes the one lock.
         window: at which boundaries windows are kept.
         writes: whether what fills and live requests publish is stored too.
-        cold: slots for packed copies of compressed KV.
+        cold: slots for packed copies of compressed KV; ``pack`` has no room without.
         rows: live requests that ``requests`` can hold.
         copy_bytes: alignment of bases and strides that the copy instruction needs.
         io_bytes: the same for the I/O mode; 1 for buffered I/O. What the store's reads need is added to it.
@@ -486,7 +486,16 @@ class Manager:
             return free_out_of_window(self.core, keys.digests, min(len(keys), settled // self.profile.granule))
 
     def pack(self, keys: Keys, start: int = 0, *, lossy: bool = False) -> int:
-        """Move compressed KV of a chain from granule ``start`` on into its cold form; returns the granules packed."""
+        """Move compressed KV of a chain from granule ``start`` on into its cold form; returns the granules packed.
+
+        Granules that somebody holds, or that other chains read, stay as they are. A model without compressed KV packs
+        nothing.
+
+        Raises:
+            Refused: POOL_FULL while other copies take the room that ``cold`` gave, CAPACITY where there is never so
+                much; nothing was packed.
+            Exception: what the backend raises; nothing was packed then.
+        """
         return self.packer.pack(keys, start, lossy)
 
     def expand(self, keys: Keys, tokens: int | None = None) -> Answer:

@@ -66,9 +66,12 @@ class Packer:
             source = source[len(source) - (high - low) :]
             if not len(source):
                 return 0
+            if (room := len(pool) - pool.hot) < len(source):
+                what = f"{len(source)} packed copies, and there is room for {room}"
+                raise Refused(Reason.CAPACITY, "pool", f"{what}; fix: Manager(cold={len(source)})")
             if pool.free_cold < len(source):
                 core.evict("compressed_kv", 0)
-                what = f"{len(source)} packed copies, {pool.free_cold} of {len(pool) - pool.hot} are free"
+                what = f"{len(source)} packed copies, {pool.free_cold} of {room} are free"
                 if pool.free_cold < len(source):
                     raise Refused(Reason.POOL_FULL, "pool", what)
             rules = pool.rules

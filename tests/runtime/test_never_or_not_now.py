@@ -91,6 +91,20 @@ def never_a_load() -> Call:
     return lambda: manager.load(plan)
 
 
+def never_packed() -> Call:
+    manager = make(4, LLAMA)
+    keys = manager.keys(range(3 * A))
+    write(manager, keys, 3)
+    return lambda: manager.pack(keys)
+
+
+def never_packed_whole() -> Call:
+    manager = make(4, LLAMA, cold=2)
+    keys = manager.keys(range(3 * A))
+    write(manager, keys, 3)
+    return lambda: manager.pack(keys)
+
+
 NEVER = {
     "reserve": (never_reserve, "pool"),
     "reserve, beside one's own lease": (never_reserve_beside_its_own_lease, "pool"),
@@ -101,6 +115,8 @@ NEVER = {
     "a step": (never_a_step, "pool"),
     "drafts": (never_drafts, "pool"),
     "a load": (never_a_load, "pool"),
+    "packed, without cold slots": (never_packed, "pool"),
+    "packed, beyond the cold slots": (never_packed_whole, "pool"),
 }
 
 
@@ -200,6 +216,15 @@ def busy_rows_of_a_reservation() -> tuple[Call, Call]:
     return lambda: admission.enter(reservation), lambda: manager.requests.finish(row)
 
 
+def busy_cold_slots() -> tuple[Call, Call]:
+    manager = make(8, LLAMA, cold=3)
+    keys, others = manager.keys(range(3 * A)), manager.keys(range(9, 9 + A))
+    write(manager, keys, 3)
+    write(manager, others, 1)
+    assert manager.pack(others) == 1
+    return lambda: manager.pack(keys), lambda: manager.expire(others)
+
+
 NOT_NOW = {
     "reserve": (busy_reserve, "POOL_FULL", "pool"),
     "slots of a row": (busy_pool_of_a_row, "POOL_FULL", "pool"),
@@ -207,6 +232,7 @@ NOT_NOW = {
     "a chunk": (busy_chunk, "POOL_FULL", "pool"),
     "a step": (busy_step, "POOL_FULL", "pool"),
     "drafts": (busy_drafts, "POOL_FULL", "pool"),
+    "cold slots": (busy_cold_slots, "POOL_FULL", "pool"),
     "slots of a load": (busy_pool_of_a_load, "POOL_FULL", "pool"),
     "loads": (busy_loads, "BACKPRESSURE", "load"),
     "live requests": (busy_scheduler, "BACKPRESSURE", "scheduler"),

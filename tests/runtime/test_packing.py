@@ -120,7 +120,7 @@ def test_without_room_for_copies_nothing_is_packed() -> None:
     manager = make(cold=1)
     keys = manager.keys(prompt(1, 4))
     put(manager, keys, 0, 4)
-    with pytest.raises(Refused, match="packed copies"):
+    with pytest.raises(Refused, match=r"4 packed copies, and there is room for 1; fix: Manager\(cold=4\)"):
         manager.pack(keys)
     assert manager.match(keys).now == 4 * A
     audited(manager)
