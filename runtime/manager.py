@@ -14,7 +14,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Plan, Reason
+from .arguments import check_call, check_has, check_is, check_whole
 from .audit import Audit, audit
-from .backend import Backend, Device
+from .backend import Backend, Device, check_memory
 from .core import Buffers, Core
 from .errors import Refused
 from .expiry import drop_expired, expire, free_out_of_window
@@ -82,7 +83,7 @@ class Manager:
         rows: live requests that ``requests`` can hold.
         copy_bytes: alignment of bases and strides that the copy instruction needs.
         io_bytes: the same for the I/O mode; 1 for buffered I/O. What the store's reads need is added to it.
-        buffers: memory for the arenas, by kind.
+        buffers: memory for the arenas, by kind; own memory of the host where there is none, but for a device.
         on_event: told of each event on state words, under the lock.
         trace: records them, for `kvfsm validate`.
         now: the time that deadlines of leases are in; asked only where there is one.
@@ -93,9 +94,9 @@ class Manager:
 
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, ``kinds`` names one that is none,
-            two kinds share memory, some memory can't be used, an option is out of its range, or the backend's device
-            serves another manager.
-        TypeError: ``slots`` or ``buffers`` are no mappings.
+            two kinds share memory, some memory can't be used or isn't the backend's, an option is out of its range, or
+            the backend's device serves another manager.
+        TypeError: an argument of another type, such as the name of a profile or the class of a backend.
         OtherNamespace: the store keeps objects of another model, layout or meaning of scores.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
@@ -123,6 +124,9 @@ class Manager:
         scrub: Scrub = "tenant",
         kinds: Mapping[str, type[Table]] = KINDS,
     ) -> None:
+        _check_parts(profile, backend, store, window, trace, kinds)
+        _check_calls({"lock": lock, "now": now}, {"clock": clock, "on_event": on_event})
+        check_is("debug", debug, bool, "True or False")
         _check_options(writes, scrub, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
         if store is not None:
             store.bind(Namespace.of(profile))
@@ -138,6 +142,7 @@ class Manager:
         tell_pools = told(tell, None if self.device is None else self.device.fired)
         memory = {} if buffers is None else buffers
         self.core = Core(profile, slots, cold, self.window, memory, tell_pools, kinds, clearing)
+        check_memory(backend, {kind: pool.arena for kind, pool in self.core.pools.items()}, memory)
         self.memory = Memory(tell)
         self.layers = LayerCounts()
         self.epoch = 1
@@ -200,6 +205,7 @@ class Manager:
             ValueError: a negative ``draft`` or ``at_most``.
         """
         _check_are_keys(keys)
+        _check_asks(asks)
         return self.matcher.match((Request(keys, tokens),), asks, draft, at_most)
 
     def match_shared(
@@ -211,6 +217,8 @@ class Manager:
         at_most: int | None = None,
     ) -> Answer:
         """The greatest length that every one of several requests can reuse. Changes nothing."""
+        _check_pairs(requests)
+        _check_asks(asks)
         return self.matcher.match(tuple(Request(*request) for request in requests), asks, draft, at_most)
 
     def boundaries(
@@ -250,6 +258,7 @@ class Manager:
         Raises:
             Refused: LEASE for another manager's answer.
         """
+        _check_is_answer(answer)
         self.check_own(answer)
         boundary = answer.now // self.profile.granule
         if not boundary or not answer.claims:
@@ -267,20 +276,22 @@ class Manager:
             deadline: when the reader will have ended, as a time of ``now``; see ``lease.py`` for what comes then.
 
         Raises:
-            ValueError: a deadline that is no time.
+            ValueError: a deadline that is no time, or the answer of several requests.
             Refused: STALE when anything was evicted or replaced since, INTERSECT when there is nothing to acquire,
                 LEASE for a deadline that has passed; nothing is held then.
         """
+        _check_is_answer(answer)
+        if len(answer.claims) > 1:
+            raise ValueError(f"the answer is of {len(answer.claims)} requests; give it to acquire_all")
         (lease,) = self.acquire_all(answer, owner=owner, deadline=deadline)
         return lease
 
     def acquire_all(self, answer: Answer, *, owner: str = "", deadline: float | None = None) -> tuple[Lease, ...]:
         """The same for each request of a shared answer; all of them or none."""
+        _check_is_answer(answer)
         check_deadline(deadline)
         with self.lock:
-            if deadline is not None and (now := self.now()) > deadline:
-                what = f"the deadline {deadline} has passed already, it is {now} by the manager's clock"
-                raise Refused(Reason.LEASE, "lease", what)
+            self.lessor.check_ahead(deadline)
             self.unpark()
             return self.acquire_now(answer, owner, deadline)
 
@@ -296,6 +307,7 @@ class Manager:
         Raises:
             Refused: LEASE when it is another manager's or owner's, or was released before.
         """
+        _check_done(done)
         with self.lock:
             self.lessor.release(lease, owner, done)
 
@@ -303,7 +315,8 @@ class Manager:
         """Give a lease another deadline, while its own has not passed; None: it has none any more.
 
         Raises:
-            Refused: LEASE when it is overdue, another manager's, or was released.
+            Refused: LEASE when it is overdue, another manager's, or was released, or for a deadline that has passed;
+                the lease keeps its own then.
             ValueError: a deadline that is no time.
         """
         check_deadline(deadline)
@@ -327,6 +340,7 @@ class Manager:
         Raises:
             Refused: LEASE when its holder may still read, when it is another manager's or was released, or is none.
         """
+        _check_done(done)
         with self.lock:
             self.lessor.revoke(lease, done)
 
@@ -345,6 +359,7 @@ class Manager:
                 LEASE for another manager's plan. Nothing was taken.
             Exception: what the store or the backend raises; nothing is left of the load then.
         """
+        _check_is_plan(plan)
         self.check_own(plan)
         self.loader.load(plan, owner)
         request = Request.from_claim(plan.claim, plan.tokens, self.profile)
@@ -352,6 +367,7 @@ class Manager:
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:
         """Reserve destinations for a plan, all or nothing; the ticket's methods say how the transfer goes on."""
+        _check_is_plan(plan)
         self.check_own(plan)
         return self.loader.begin(plan, owner)
 
@@ -385,6 +401,12 @@ class Manager:
                 another model.
             ValueError: a range that the keys don't cover, or a kind that has no slots.
         """
+        if lease is not None:
+            check_is("lease", lease, Lease, "a lease on what lies before, or None")
+        if kinds is not None:
+            check_is("kinds", kinds, Collection, "names of kinds, or None for all")
+        check_whole("start", start, "granules, not tokens")
+        check_whole("stop", stop, "granules, not tokens")
         return self.filler.reserve(keys, start, stop, lease, owner, kinds)
 
     def rebuild_begin(self, answer: Answer, *, owner: str = "") -> Fill:
@@ -404,6 +426,7 @@ class Manager:
             Refused: STALE when entries or keys are not what was matched: match again. POOL_FULL or CAPACITY without
                 room, INTERSECT (or the answer's reason) when it names nothing to rebuild. Nothing was taken.
         """
+        _check_is_answer(answer)
         self.check_own(answer)
         with self.lock:
             self.unpark()
@@ -442,6 +465,7 @@ class Manager:
             Refused: IDENTITY for keys of another model, TOO_MANY_HOLDS while too many others store the same.
             ValueError: a manager without a store, or a start that is no granule of the keys.
         """
+        _check_range(keys, start)
         return self.storer.persist(keys, start)
 
     def abandon(self, fill: Fill, *, done: Done | None = None) -> None:
@@ -454,6 +478,7 @@ class Manager:
         Raises:
             Refused: LEASE when it was published or abandoned before.
         """
+        _check_done(done)
         self.filler.abandon(fill, done)
 
     def evict(self, kind: str, count: int) -> int:
@@ -462,6 +487,8 @@ class Manager:
         Raises:
             ValueError: a kind that has no slots.
         """
+        check_is("kind", kind, str, f"one of {', '.join(self.core.pools)}")
+        check_whole("count", count, "a number of slots")
         self.core.check_kinds([kind])
         with self.lock:
             self.unpark()
@@ -472,6 +499,7 @@ class Manager:
 
         Slots are freed as their readers leave. Returns how many slots that concerns.
         """
+        _check_range(keys, start)
         with self.lock:
             self.unpark()
             return expire(self.core, keys.digests, start)
@@ -482,6 +510,8 @@ class Manager:
         The frontier is counted back from the last published boundary at or below ``settled``, so that the window of
         that boundary stays whole.
         """
+        _check_are_keys(keys)
+        check_whole("settled", settled, "a number of tokens")
         with self.lock:
             return free_out_of_window(self.core, keys.digests, min(len(keys), settled // self.profile.granule))
 
@@ -496,6 +526,7 @@ class Manager:
                 much; nothing was packed.
             Exception: what the backend raises; nothing was packed then.
         """
+        _check_range(keys, start)
         return self.packer.pack(keys, start, lossy)
 
     def expand(self, keys: Keys, tokens: int | None = None) -> Answer:
@@ -561,7 +592,7 @@ class Manager:
         Args:
             slots: of each kind. The pools then begin empty, answers are stale, and slots beyond are never named again.
                 None: as many as before, and what is cached goes along, byte by byte.
-            buffers: memory for the arenas, by kind; own memory where there is none. What was handed in before is let
+            buffers: memory for the arenas, by kind; as at first where there is none. What was handed in before is let
                 go.
             void: take away what leases, fills and live requests hold. Using one of them afterwards is refused (STALE),
                 a row of before holds no request. Their holders must not be in a call meanwhile.
@@ -599,6 +630,7 @@ class Manager:
         That is when slots have come back, or may be evicted again, whoever held them; and when the manager was
         poisoned. What the device ends counts when somebody asks it: any call that takes or gives slots does.
         """
+        check_call("call", call, "a function without arguments")
         with self.lock:
             self.core.room.watch(call)
 
@@ -660,7 +692,10 @@ class Manager:
         with self.lock.lock:
             found = audit(self)
             self.lock.found(found.violations, "audit()")
-            return found
+            if not found.ok:
+                self._tell_room(poisoned=True)
+        self.lock.tell()
+        return found
 
     def metadata_bytes(self) -> int:
         """Bytes of words, metadata, free stacks, index and what eviction keeps: all but arenas and live requests."""
@@ -739,6 +774,7 @@ class Manager:
     def check_own(self, made: Answer | Plan) -> None:
         """Raise Refused (LEASE) for what another manager answered, or planned: it means nothing here."""
         self.lock.check()
+        check_is("answer", made, (Answer, Plan), "what match answered")
         plan = made if isinstance(made, Plan) else made.plan
         claims = (*(() if isinstance(made, Plan) else made.claims), *(() if plan is None else (plan.claim,)))
         answered = isinstance(made, Plan) or made.maker is self.mark
@@ -792,9 +828,63 @@ class Manager:
         self.core.room.tell(anyway=poisoned)
 
 
+def _check_parts(
+    profile: Profile,
+    backend: Backend,
+    store: Store | None,
+    window: WindowPolicy | None,
+    trace: EventTrace | None,
+    kinds: Mapping[str, type[Table]],
+) -> None:
+    check_is("profile", profile, Profile, "one of PROFILES of kvfsm.runtime.generated.models, or of your own package")
+    check_has("backend", backend, Backend, "an instance, such as kvfsm.kernels.reference.NumpyBackend()")
+    if store is not None:
+        check_has("store", store, Store, "a store, such as LocalStore(directory, Namespace.of(profile)), or None")
+    if window is not None:
+        check_is("window", window, WindowPolicy, "a policy, such as WindowPolicy.full(), or None")
+    if trace is not None:
+        check_is("trace", trace, EventTrace, "EventTrace(), and write that to a file afterwards, or None")
+    check_is("kinds", kinds, Mapping, "KINDS of a generated package")
+
+
+def _check_calls(needed: Mapping[str, object], optional: Mapping[str, object]) -> None:
+    for name, call in (*needed.items(), *((name, call) for name, call in optional.items() if call is not None)):
+        check_call(name, call, "a function")
+
+
 def _check_are_keys(keys: Keys) -> None:
-    if not isinstance(keys, Keys):
-        raise TypeError(f"this is a {type(keys).__name__}; give keys, such as this manager's keys(tokens)")
+    check_is("keys", keys, Keys, "keys, such as this manager's keys(tokens)")
+
+
+def _check_range(keys: Keys, start: int) -> None:
+    _check_are_keys(keys)
+    check_whole("start", start, "the first granule")
+
+
+def _check_pairs(requests: Sequence[tuple[Keys, int | None]]) -> None:
+    fix = "pairs of keys and a prompt's tokens"
+    check_is("requests", requests, Sequence, fix)
+    for request in requests:
+        check_is("one of the requests", request, (tuple, list), fix)
+        _check_are_keys(request[0])
+
+
+def _check_asks(asks: Mapping[str, str] | None) -> None:
+    if asks is not None:
+        check_is("asks", asks, Mapping, "layout digests by kind, or None")
+
+
+def _check_is_answer(answer: Answer) -> None:
+    check_is("answer", answer, Answer, "what match answered")
+
+
+def _check_is_plan(plan: Plan) -> None:
+    check_is("plan", plan, Plan, "that of a HIT_PENDING answer, no other has one")
+
+
+def _check_done(done: Done | None) -> None:
+    if done is not None:
+        check_call("done", done, "a function that says whether the device has ended, or None")
 
 
 def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:

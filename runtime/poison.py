@@ -37,14 +37,14 @@ class Guard:
         lock: made once; used as a context manager only.
         audit: says what is wrong, as sentences that begin with an invariant's name; called under the lock.
         events: the last calls of events, oldest first; None where none are recorded.
-        left: called under the lock each time before it is let go; told whether the manager is poisoned.
+        left: called under the lock each time before it is let go, but by an audit; told whether the manager is poisoned.
 
     Attributes:
         lock: the lock itself, for what may look at a poisoned manager.
         reason: why it is poisoned; None while it is not.
     """
 
-    __slots__ = ("_audit", "_enter", "_events", "_exit", "_left", "lock", "reason")
+    __slots__ = ("_audit", "_enter", "_events", "_exit", "_left", "_watchers", "lock", "reason")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Guard:
         self.reason: Poisoned | None = None
         self._enter, self._exit = lock.__enter__, lock.__exit__
         self._audit, self._events, self._left = audit, events, left
+        self._watchers: list[Callable[[], None]] = []
 
     def __enter__(self) -> Guard:
         self._enter()
@@ -72,11 +73,22 @@ class Guard:
             self._judge(error)
         self._left(self.reason is not None)
         self._exit(kind, error, trace)
+        self.tell()
 
     def check(self) -> None:
         """Raise Poisoned once the manager is; for calls that do without the lock."""
         if (reason := self.reason) is not None:
             raise Poisoned(reason.invariant, reason.where, reason.what, reason.events)
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called when the manager has been poisoned; out of the lock, maybe more than once."""
+        self._watchers.append(call)
+
+    def tell(self) -> None:
+        """Call all who watch, once the manager is poisoned. The caller doesn't hold the lock."""
+        if self.reason is not None:
+            for call in self._watchers:
+                call()
 
     def poison(self, invariant: str, where: str, what: str) -> Poisoned:
         """Nothing more is done from now on; the first reason stays. The caller holds the lock."""

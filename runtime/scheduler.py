@@ -74,18 +74,17 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def _tells(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
-    """Whoever finds the manager poisoned tells those who wait to begin; what went back is stored out of all locks."""
+def _stores(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
+    """What went back is stored out of all locks."""
 
     @functools.wraps(method)
-    def told(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    def stored(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         try:
             return method(self, *arguments, **options)
         finally:
-            self._tell_poison()
             self._running.store()
 
-    return told
+    return stored
 
 
 def _engine(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
@@ -170,6 +169,7 @@ class Scheduler:
         self._calls = EngineCalls()
         wake = self._changed.set
         manager.watch_room(wake)
+        manager.lock.watch(self._tell_poison)
         service = Service(manager, self.admission, self._requests, chunk, clock, wake)
         self._running = RunningRows(service, lock(), agreement)
         self._workers = LoadWorkers(service, executor, among_ranks=agreement is not None)
@@ -180,7 +180,7 @@ class Scheduler:
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
-    @_tells
+    @_stores
     def submit(self, keys: Keys, tokens: int | None = None, *, owner: str = "") -> Live:
         """A request comes. It waits in the queue of what it misses first, and has nothing yet.
 
@@ -208,7 +208,7 @@ class Scheduler:
         self._changed.set()
         return live
 
-    @_tells
+    @_stores
     def cancel(self, live: Live, *, done: Done | None = None) -> bool:
         """Give a request up, whatever it is doing; False when it has ended already. Waits for no transfer.
 
@@ -247,7 +247,6 @@ class Scheduler:
             Poisoned: an invariant broke before it began.
         """
         self._requests.check(live)
-        self._tell_poison()
         try:
             return await asyncio.wrap_future(live.begun)
         except BaseException:
@@ -255,7 +254,7 @@ class Scheduler:
                 self.cancel(live)
             raise
 
-    @_tells
+    @_stores
     def state(self, live: Live) -> str:
         """The state of its word: "waiting" to "running"; "draining" while a load ends after it, "absent" at the end."""
         self._requests.check(live)
@@ -263,7 +262,7 @@ class Scheduler:
             state = self._requests.state(live)
         return "absent" if state is None else state.name.lower()
 
-    @_tells
+    @_stores
     def where(self, live: Live) -> Queue:
         """The queue that a live request is in.
 
@@ -279,7 +278,7 @@ class Scheduler:
 
     # ---- for the engine ---------------------------------------------------------------------------------------------
 
-    @_tells
+    @_stores
     @_engine
     def schedule(self) -> tuple[Work, ...]:
         """Grant turns in all queues, as far as room and budgets go; returns what to compute now.
@@ -314,21 +313,27 @@ class Scheduler:
             self._running.unblock()
         return work
 
-    @_tells
+    @_stores
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there may be turns since the last ``schedule`` began; False when the time is up first.
 
         Whoever gives room back wakes it, be it no request of this scheduler, and so do loads that end. But no one is
         told when the device ends: where slots wait for that (``done``), the engine calls ``wake`` when a step of its
-        has ended, or gives a timeout. A manager that was poisoned wakes it as well, and the next call raises Poisoned.
+        has ended, or gives a timeout.
+
+        Raises:
+            Poisoned: an invariant broke, before or meanwhile.
         """
-        return self._changed.wait(timeout)
+        self.manager.lock.check()
+        woken = self._changed.wait(timeout)
+        self.manager.lock.check()
+        return woken
 
     def wake(self) -> None:
         """The device has ended something: whoever waits looks again. From any thread."""
         self._changed.set()
 
-    @_tells
+    @_stores
     @_engine
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.
@@ -352,7 +357,7 @@ class Scheduler:
             return 0
         return self._running.publish(live, done)
 
-    @_tells
+    @_stores
     @_engine
     def decode(
         self, lives: Iterable[Live], *, tokens: Iterable[int] | None = None, done: Done | None = None
@@ -376,7 +381,7 @@ class Scheduler:
         named = self._named(lives)
         return self._running.decode(named, None if tokens is None else list(tokens), done)
 
-    @_tells
+    @_stores
     @_engine
     def propose(self, lives: Iterable[Live], counts: int | Sequence[int]) -> Stepped:
         """Room for drafts after the tokens of some running requests; says who has it.
@@ -392,7 +397,7 @@ class Scheduler:
         """
         return self._running.propose(self._named(lives), counts)
 
-    @_tells
+    @_stores
     @_engine
     def accept(
         self,
@@ -417,13 +422,13 @@ class Scheduler:
         named = self._named(lives)
         return self._running.accept(named, counts, None if tokens is None else list(tokens), done)
 
-    @_tells
+    @_stores
     @_engine
     def reject(self, lives: Iterable[Live], *, done: Done | None = None) -> Stepped:
         """The drafts of some running requests go, as if they had never been. As ``accept`` of 0."""
         return self._running.accept(self._named(lives), 0, None, done)
 
-    @_tells
+    @_stores
     @_engine
     def rollback(self, live: Live, to: int, *, keys: Keys | None = None, done: Done | None = None) -> bool:
         """A running request goes on from its first ``to`` tokens, without drafts; False where it was given up.
@@ -442,7 +447,7 @@ class Scheduler:
         self._requests.check(live)
         return self._running.rollback(live, to, keys, done)
 
-    @_tells
+    @_stores
     def finish(self, live: Live, *, done: Done | None = None) -> None:
         """A running request has all its tokens: what it shares stays in the cache, what it owns is free.
 
@@ -454,7 +459,7 @@ class Scheduler:
         self._requests.check(live)
         self._running.finish(live, done)
 
-    @_tells
+    @_stores
     @_engine
     def preempt(self, live: Live, *, done: Done | None = None) -> None:
         """A running request gives its slots back and waits anew, for all the tokens that it has by now.
@@ -477,7 +482,7 @@ class Scheduler:
         else:
             self._running.preempt(live, done)
 
-    @_tells
+    @_stores
     @_engine
     def preempt_all(self, *, done: Done | None = None) -> bool:
         """Every request gives back all that it holds, loads included, and waits anew; for an engine that will sleep.
@@ -510,7 +515,7 @@ class Scheduler:
         with self.manager.lock:
             return not any(live.loading is not None for live in self.live.values())
 
-    @_tells
+    @_stores
     def report(self) -> Report:
         """What has been counted so far; see there for the units."""
         with self.manager.lock:

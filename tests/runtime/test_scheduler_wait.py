@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -105,9 +106,47 @@ def test_a_poisoned_manager_lets_nobody_wait() -> None:
     bench.lock.after = lambda: None
     with pytest.raises(AssertionError), bench.manager.lock:
         raise AssertionError("broken")
-    assert bench.scheduler.wait(0)
-    with pytest.raises(Poisoned):
-        bench.scheduler.schedule()
+    for call in (bench.scheduler.wait, bench.scheduler.schedule):
+        with pytest.raises(Poisoned):
+            call()
+
+
+@pytest.mark.parametrize("found", ["before", "meanwhile"])
+def test_an_engine_that_waits_hears_what_an_audit_found(found: str) -> None:
+    bench = Bench(4)
+    held_by_a_row(bench)
+    live = waits(bench)
+    inside = Inside()
+    bench.scheduler._changed = inside
+    bench.manager.watch_room(inside.set)
+    bench.lock.after = lambda: None
+    pool = bench.manager.core.pools["compressed_kv"]
+    pool.take(1, pool.rules.take())  # a bug: nobody keeps this slot
+    if found == "before":
+        inside.begun.set()
+    auditor = threading.Thread(target=lambda: inside.begun.wait(60) and bench.manager.audit())
+    auditor.start()
+    if found == "before":
+        auditor.join(60)
+    with pytest.raises(Poisoned, match="S1"):
+        bench.scheduler.wait(60)
+    auditor.join(60)
+    assert isinstance(live.begun.exception(0), Poisoned)
+    assert inside.woken is (True if found == "meanwhile" else None), "it would have waited for ever"
+
+
+class Inside(threading.Event):
+    """What an engine waits for; says that it does, and how that ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.woken: bool | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun.set()
+        self.woken = super().wait(timeout)
+        return self.woken
 
 
 def test_a_refusal_that_told_of_room_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
