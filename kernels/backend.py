@@ -3,7 +3,8 @@
     backend = KernelBackend(CupyLauncher())
     manager = Manager(profile, slots, backend, buffers=backend.arenas(profile, slots))
 
-The manager stays as it is. Slots that lie in host memory are copied by the references, as ``NumpyBackend`` does it.
+The manager stays as it is. Slots that lie in host memory, if ``buffers=`` says so, are copied by the references, as
+``NumpyBackend`` does it.
 
 All memory of the launcher that launches need is made when the backend is, or when a manager's pools are; a call makes
 no more than a mark of where its launches end. Calls copy between host and device, so that none belongs into the capture
@@ -17,13 +18,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.arena import RemoteBytes, RemoteMemory, check_slots
+from ..runtime.arena import Arena, RemoteBytes, RemoteMemory, check_slots
 from ..runtime.layout import Layout
 from ..runtime.lease import Done
 from ..runtime.table import Fired
@@ -53,6 +54,14 @@ WITH_BYTES = ("pack", "expand")
 
 BY_THE_ENGINE = ("compress", "compress_index_key")
 """Kernels over rows that only the engine has: it launches them by their plans, and the manager's event tells of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Who has made an arena's memory, and what gives it back."""
+
+    launcher: Launcher
+    buffer: Buffer
 
 
 class KernelBackend:
@@ -111,7 +120,7 @@ class KernelBackend:
             _check_layout(layout)
             size = check_slots(kind, count) * layout.slot_bytes
             buffer = self.launcher.empty((max(1, size),), np.uint8)
-            made[kind] = RemoteMemory(buffer.pointer.address, size, buffer)
+            made[kind] = RemoteMemory(buffer.pointer.address, size, _Owner(self.launcher, buffer))
         return made
 
     # ---- what every backend does ----------------------------------------------------------------------------------
@@ -234,6 +243,19 @@ class KernelBackend:
                 place = packing.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
                 self.launcher.launch(packing.expand_plan(cut, place, self._staged.pointer, where, lossy))
 
+    def check_arena(self, arena: Arena) -> None:
+        """Whether these slots can be copied.
+
+        Raises:
+            ValueError: their memory was made by ``arenas`` for another launcher.
+            LaunchRefused: as ``arenas``.
+        """
+        if arena.is_remote:
+            _check_layout(arena.layout)
+        if isinstance(arena.owner, _Owner) and arena.owner.launcher is not self.launcher:
+            what = f"the memory for {arena.layout.kind} is another launcher's"
+            raise ValueError(f"{what}; fix: buffers=backend.arenas(profile, slots)")
+
     def watch(self, core: Core, pools: Mapping[str, Pool]) -> Callable[[], None]:
         """Make memory for the words of these pools; they are followed from the call of what is returned on.
 
@@ -241,15 +263,11 @@ class KernelBackend:
 
         Raises:
             ValueError: another manager has the backend.
-            LaunchRefused: as ``arenas``.
         """
         if self._core() not in (None, core):
             gc.collect()  # a manager that nobody has any more refers to itself, and is there until this
         if self._core() not in (None, core):
             raise ValueError("the backend serves another manager; fix: make one for each, or let go of the other")
-        for pool in pools.values():
-            if pool.arena.is_remote:
-                _check_layout(pool.arena.layout)
         with self._launches():
             words = DeviceWords(self.launcher, self._entries, self._outbox, pools)
             for pool in pools.values():

@@ -66,13 +66,18 @@ class Arena:
             bytes; own memory when None.
         base_alignment: alignment of the first byte of own memory.
 
+    Attributes:
+        layout: how a slot's bytes lie.
+        region: all of them, as a backend is handed them.
+        owner: of memory that the host can't touch: what gives it back when it goes.
+
     Raises:
         ValueError: ``slots`` is no whole number, or a given buffer is too small, read-only or, where the host can't
             touch it, not aligned to ``REMOTE_ALIGNMENT``.
         TypeError: ``buffer`` is no memory.
     """
 
-    __slots__ = ("_owner", "layout", "region")
+    __slots__ = ("layout", "owner", "region")
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class Arena:
         size = slots * layout.slot_bytes
         self.layout = layout
         self.region: Region
-        self._owner = buffer.owner if isinstance(buffer, RemoteMemory) else None
+        self.owner = buffer.owner if isinstance(buffer, RemoteMemory) else None
         if isinstance(buffer, RemoteMemory):
             if buffer.size < size:
                 raise ValueError(f"{layout.kind}: buffer of {buffer.size} bytes; give {size} writable bytes")

@@ -6,7 +6,7 @@ have ended. The manager asks for it where there is one; for a backend of the hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -64,6 +64,10 @@ class Backend(Protocol):
 class Device(Protocol):
     """What a backend has besides whose kernels look at the slots' words, and end after the call that launched them."""
 
+    def check_arena(self, arena: Arena) -> None:
+        """Raise ValueError for slots that this device doesn't copy: memory of another one, say."""
+        ...
+
     def watch(self, core: Core, pools: Mapping[str, Pool]) -> Callable[[], None]:
         """Make ready to follow words and bytes of these pools, instead of those of ``core`` until now.
 
@@ -113,6 +117,22 @@ class Device(Protocol):
     def ended(self) -> Done | None:
         """Says whether all that was launched so far has ended; None when it has."""
         ...
+
+
+def check_memory(backend: Backend, arenas: Mapping[str, Arena], buffers: Collection[str]) -> None:
+    """Raise ValueError for slots of a manager that its backend can't reach; ``buffers`` names what memory was given.
+
+    Memory of the host may be given to a device, as for the time that an engine sleeps; nobody gets it unasked.
+    """
+    for kind, arena in arenas.items():
+        if isinstance(backend, Device):
+            if kind not in buffers:
+                what = f"no memory is given for the slots of {kind}, and {type(backend).__name__} has them on a device"
+                raise ValueError(f"{what}; fix: buffers=backend.arenas(profile, slots)")
+            backend.check_arena(arena)
+        elif arena.is_remote:
+            what = f"the host can't touch the memory for {kind}, and {type(backend).__name__} copies on the host"
+            raise ValueError(f"{what}; fix: use the backend that made it, or leave it out of buffers=")
 
 
 def copy_slots(backend: Backend, target: Arena, to: Slots, source: Arena, slots: Slots) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arena import Arena
-from .backend import copy_slots
+from .backend import check_memory, copy_slots
 from .core import Buffers
 from .errors import Refused
 from .generated import Refusal
@@ -62,6 +62,7 @@ def move_cached(manager: Manager, buffers: Buffers, void: bool) -> None:
     pools = manager.core.pools
     _check_move(manager, void)
     arenas = manager.core.make_arenas({kind: pool.hot for kind, pool in pools.items()}, buffers)
+    check_memory(manager.backend, arenas, buffers)
     _check_apart(manager, arenas)
     with _moved_registrations(manager, arenas):
         for kind, arena in arenas.items():  # what can fail comes while all is where it was
@@ -78,7 +79,9 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     core = manager.core
     _check_move(manager, void)
     pools = core.make_pools(slots, buffers)
-    with _moved_registrations(manager, {kind: pool.arena for kind, pool in pools.items()}):
+    arenas = {kind: pool.arena for kind, pool in pools.items()}
+    check_memory(manager.backend, arenas, buffers)
+    with _moved_registrations(manager, arenas):
         follow = _made_ready(manager, pools)
         if core.scratch:
             _clear_for_scratch(manager, pools)

@@ -602,7 +602,7 @@ def test_memory_that_moves_takes_its_bytes_along() -> None:
     expected = read(here.manager)
     here.manager.reallocate(buffers=here.backend.arenas(PROFILE, SLOTS))
     assert read(here.manager) == expected
-    here.manager.reallocate()  # to the host
+    here.manager.reallocate(buffers=on_the_host())
     assert read(here.manager) == expected
     here.manager.reallocate(buffers=here.backend.arenas(PROFILE, SLOTS))  # and back
     assert read(here.manager) == expected
@@ -691,7 +691,7 @@ def test_memory_that_nobody_has_any_more_is_given_back(slots: Mapping[str, int] 
         here.manager.reallocate(slots, buffers=here.backend.arenas(PROFILE, SLOTS))
         gc.collect()
         assert len(here.launcher.arenas) == len(before)
-    here.manager.reallocate()
+    here.manager.reallocate(buffers=on_the_host())
     gc.collect()
     assert len(here.launcher.arenas) == len(before) - len(SLOTS)
     buffers = here.backend.arenas(PROFILE, SLOTS)
@@ -722,8 +722,8 @@ def test_a_backend_serves_one_manager_at_a_time() -> None:
         Manager(PROFILE, SLOTS, here.backend, buffers=here.backend.arenas(PROFILE, SLOTS))
     assert read(here.manager) == expected
     check_words(here)
-    here.manager.reallocate(FEWER)
-    here.manager.reallocate()
+    here.manager.reallocate(FEWER, buffers=here.backend.arenas(PROFILE, FEWER))
+    here.manager.reallocate(buffers=here.backend.arenas(PROFILE, FEWER))
     del here.manager  # and nobody collects it
     here.manager = Manager(PROFILE, SLOTS, here.backend, buffers=here.backend.arenas(PROFILE, SLOTS))
     publish(here.manager)
@@ -828,9 +828,15 @@ def test_threads_read_what_they_lease() -> None:
     check_words(here)
 
 
+def on_the_host() -> dict[str, npt.NDArray[np.uint8]]:
+    """Memory for all slots."""
+    return {kind: np.zeros(count * PROFILE.layouts[kind].slot_bytes, np.uint8) for kind, count in SLOTS.items()}
+
+
 def test_slots_in_host_memory_are_copied_by_the_references() -> None:
     launcher = Recording()
-    here, there = Manager(PROFILE, SLOTS, KernelBackend(launcher), cold=4), numpy_manager(cold=4)
+    here = Manager(PROFILE, SLOTS, KernelBackend(launcher), cold=4, buffers=on_the_host())
+    there = numpy_manager(cold=4)
     for manager in (here, there):
         publish(manager)
         keys = manager.keys(PROMPT)
@@ -860,7 +866,45 @@ def test_a_manager_whose_slots_kernels_can_not_copy_is_refused() -> None:
     memory = {"compressed_kv": RemoteMemory(buffer.pointer.address, 4096)}
     with pytest.raises(LaunchRefused, match=r"compressed_kv: part 'rows' of layer 0 has 4 bytes .*fix: use multiples"):
         Manager(profile, {"compressed_kv": 4}, KernelBackend(HostLauncher()), buffers=memory)
-    Manager(profile, {"compressed_kv": 4}, KernelBackend(HostLauncher()))  # over memory of the host
+    here = {"compressed_kv": np.zeros(4096, np.uint8)}
+    Manager(profile, {"compressed_kv": 4}, KernelBackend(HostLauncher()), buffers=here)
+
+
+def test_a_device_gets_no_memory_of_the_host_unasked() -> None:
+    fix = r"fix: buffers=backend.arenas\(profile, slots\)"
+    backend = KernelBackend(HostLauncher())
+    for given in (None, {}, {kind: buffer for kind, buffer in on_the_host().items() if kind != "swa_window"}):
+        with pytest.raises(ValueError, match=rf"no memory is given for the slots of \w+, and KernelBackend has .*; {fix}"):
+            Manager(PROFILE, SLOTS, backend, buffers=given)
+    manager = Manager(PROFILE, SLOTS, backend, buffers=backend.arenas(PROFILE, SLOTS))
+    publish(manager)
+    expected = read(manager)
+    for slots in (None, SLOTS):
+        with pytest.raises(ValueError, match=fix):
+            manager.reallocate(slots)
+    assert read(manager) == expected and manager.memory.epoch == 1 and manager.audit().ok
+
+
+def test_memory_that_the_backend_can_not_reach_is_refused_at_once() -> None:
+    here, there = world(), world()
+    own, others = here.backend.arenas(PROFILE, SLOTS), there.backend.arenas(PROFILE, SLOTS)
+    with pytest.raises(ValueError, match=r"the host can't touch the memory for compressed_kv, and NumpyBackend copies"):
+        numpy_manager(buffers=own)
+    plain = numpy_manager()
+    publish(here.manager)
+    expected = read(here.manager)
+    for call, why in (
+        (lambda: plain.reallocate(buffers=own), "the host can't touch the memory for compressed_kv"),
+        (lambda: plain.reallocate(SLOTS, buffers=own), "the host can't touch the memory for compressed_kv"),
+        (lambda: here.manager.reallocate(buffers=others), "another launcher's; fix: buffers="),
+        (lambda: here.manager.reallocate(SLOTS, buffers=others), "another launcher's; fix: buffers="),
+        (lambda: Manager(PROFILE, SLOTS, KernelBackend(HostLauncher()), buffers=own), "another launcher's; fix: "),
+    ):
+        with pytest.raises(ValueError, match=why):
+            call()
+    assert read(here.manager) == expected and here.manager.memory.epoch == plain.memory.epoch == 1
+    second = KernelBackend(here.launcher)
+    publish(Manager(PROFILE, SLOTS, second, buffers=own))  # another backend of the same launcher
 
 
 @pytest.mark.parametrize("given", [{"staged_bytes": 15}, {"entries": 0}])
