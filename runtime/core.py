@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .answers import Reason
 from .arena import Arena, RemoteMemory, check_slots
+from .arguments import check_whole
 from .errors import Refused
 from .eviction import Flat, LeafFirst, OnCut
 from .generated import KINDS
@@ -188,8 +189,11 @@ class Core:
             raise ValueError(f"no slots of {', '.join(unknown)}; {self.profile.name} has {', '.join(self.pools)}")
 
     def check_keeping(self, priority: int, ttl: int | None) -> None:
-        """Raise ValueError for a priority or ttl that nobody keeps, or that is out of range."""
-        if ttl is not None and (not 1 <= ttl <= NEVER or ttl % 1):
+        """Raise ValueError for a priority or ttl that nobody keeps or is out of range, TypeError for no number."""
+        check_whole("priority", priority, "a whole number, 0 by default")
+        if ttl is not None:
+            check_whole("ttl", ttl, "a whole number of ticks of the clock, or None")
+        if ttl is not None and not 1 <= ttl <= NEVER:
             raise ValueError(f"ttl={ttl}; give a whole number of ticks of the clock, 1 to {NEVER}")
         for name, given in (("priority", priority != 0), ("expires", ttl is not None)):
             if given and not self.keeps(name):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from . import publication
 from .answers import Reason
+from .arguments import check_is
 from .errors import Refused
 from .fill import Fill
 from .index import Spot
@@ -145,6 +146,7 @@ class Filler:
     def check_open(self, fill: Fill) -> None:
         """Raise Refused unless a fill is open here: LEASE, or STALE when the memory it was given is gone."""
         self._manager.lock.check()
+        check_is("fill", fill, Fill, "what reserve gave")
         if fill.manager is not self._manager:
             raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} was given by another manager")
         if self.fills.get(fill.fill_id) is not fill:

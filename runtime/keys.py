@@ -20,6 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arguments import check_is, check_whole
+
 DIGEST_BYTES = 32
 _MEDIA_FRAME = -1
 
@@ -41,7 +43,11 @@ class Hasher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An item whose placeholders fill tokens [start, stop): ``content`` is its full identity, such as a digest."""
+    """An item whose placeholders fill tokens [start, stop): ``content`` is its full identity, such as a digest.
+
+    >>> Keys(4, "model", [1, 9, 9, 9], media=[Media(b"sha256 of the picture", 1, 4)]).tokens
+    4
+    """
 
     content: bytes
     start: int
@@ -61,7 +67,7 @@ class Keys:
 
     Raises:
         ValueError: a token id out of range, or media that overlap.
-        TypeError: a salt that is not bytes, or an adapter that is not text.
+        TypeError: a salt that is not bytes, an adapter that is not text, or media that are no ``Media``.
 
     >>> keys = Keys(4, "model", [1, 2, 3, 4, 5])
     >>> len(keys), keys.tokens
@@ -174,7 +180,15 @@ def _header(identity: str, salt: bytes, adapter: str) -> bytes:
 
 
 def _in_order(media: Sequence[Media]) -> tuple[Media, ...]:
-    """Media by position; raise when two overlap or one is empty."""
+    """Media by position; raise when two overlap, or one is empty or of another type."""
+    form = "a list of Media(content, start, stop), of kvfsm.runtime.keys"
+    check_is("media", media, Iterable, form)
+    media = tuple(media)
+    for item in media:
+        check_is("one of the media", item, Media, form)
+        check_is("content", item.content, (bytes, bytearray, memoryview), "bytes, such as a digest")
+        check_whole("start", item.start, "whole tokens")
+        check_whole("stop", item.stop, "whole tokens")
     ordered = tuple(sorted(media, key=lambda item: item.start))
     for item in ordered:
         if not 0 <= item.start < item.stop:

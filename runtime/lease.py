@@ -104,9 +104,13 @@ class GivenUp:
 
 
 def check_deadline(deadline: float | None) -> None:
-    """Raise ValueError for what is no time."""
-    if deadline is not None and math.isnan(deadline):
-        raise ValueError("deadline=nan; give a time of the manager's clock, or None")
+    """Raise TypeError or ValueError for what is no time."""
+    if deadline is None:
+        return
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float | np.number):
+        raise TypeError(f"deadline={deadline!r}; give a time of the manager's now, or None")
+    if math.isnan(deadline):
+        raise ValueError("deadline=nan; give a time of the manager's now, or None")
 
 
 class Lease(Handle):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, Claim, Reason
+from .arguments import check_is
 from .errors import Refused
 from .generated import Refusal
 from .leaks import Leak
@@ -62,9 +63,16 @@ class Lessor:
         self._close(receipt, done)
 
     def renew(self, lease: Lease, deadline: float | None) -> None:
-        """Another deadline for a lease that is not overdue."""
+        """Another deadline for a lease that is not overdue. See ``Manager.renew``."""
         receipt = replace(self.receipt_of(lease), deadline=deadline)
+        self.check_ahead(deadline)
         self.receipts[lease.lease_id] = receipt, weakref.ref(lease)
+
+    def check_ahead(self, deadline: float | None) -> None:
+        """Raise Refused (LEASE) for a deadline that has passed."""
+        if deadline is not None and (now := self._manager.now()) > deadline:
+            what = f"the deadline {deadline} has passed already, it is {now} by the manager's clock"
+            raise Refused(Reason.LEASE, "lease", what)
 
     def overdue(self) -> tuple[Receipt, ...]:
         """Receipts whose deadline has passed, the oldest deadline first."""
@@ -75,9 +83,11 @@ class Lessor:
 
     def revoke(self, lease: Lease | Receipt | Leak, done: Done | None) -> None:
         """Take back a lease that is overdue, or that was dropped. See ``Manager.revoke``."""
+        check_is("lease", lease, (Lease, Receipt, Leak), "a lease, or what overdue() or leaks() says of it")
         if isinstance(lease, Leak):
             if lease.receipt is None:
-                raise Refused(Reason.LEASE, "lease", f"{lease}; only a lease can be revoked")
+                fix = f"; abandon(manager.fills[{lease.number}]) ends it" if lease.what == "fill" else ""
+                raise Refused(Reason.LEASE, "lease", f"{lease}; only a lease can be revoked{fix}")
             lease = lease.receipt
         receipt = self._taken_for(lease) if isinstance(lease, Lease) else self._renewed(lease)
         handle = self.receipts[receipt.lease_id][1]()
@@ -183,6 +193,7 @@ class Lessor:
         return self.receipts[lease.lease_id][0]
 
     def _check_own(self, lease: Lease) -> None:
+        check_is("lease", lease, Lease, "what acquire gave")
         if lease.manager is not self._manager:
             raise Refused(Reason.LEASE, "lease", f"lease {lease.lease_id} was given by another manager")
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Claim, ObjectAnswer, Plan, Reason
+from .arguments import check_whole
 from .index import Segment, Spot
 from .keys import Keys
 from .kinds import ALL_KINDS
@@ -217,6 +218,10 @@ class Matcher:
 
     def _limits(self, requests: tuple[Request, ...], draft: int, at_most: int | None) -> tuple[int, int]:
         """The most granules that all of some requests may reuse, and the draft's share."""
+        check_whole("draft", draft, "a number of tokens")
+        for name, value in (("at_most", at_most), *(("tokens", one.tokens) for one in requests)):
+            if value is not None:
+                check_whole(name, value, "a number of tokens, or None")
         if draft < 0 or (at_most is not None and at_most < 0):
             raise ValueError(f"draft={draft}, at_most={at_most}; give numbers of tokens, 0 or more")
         granule = self._manager.profile.granule

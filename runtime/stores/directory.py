@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import check_is
 from ..generated import OndiskPrefixTable, Refusal
 from ..generated.ondisk_prefix import OndiskPrefixKind, OndiskPrefixState
 from ..trace import Source
@@ -104,11 +105,14 @@ class Directory:
 
         Raises:
             ValueError: a kind of which this namespace stores nothing.
+            TypeError: what is no list of ids.
 
         """
+        check_is("ids", ids, Iterable, "a list of ObjectId")
         digests: dict[bytes, bytes] = {}
         names = []
         for id in ids:
+            check_is("one of the ids", id, ObjectId, "an ObjectId")
             salt = digests.get(id.salt)
             if salt is None:
                 salt = digests[id.salt] = hashlib.sha256(id.salt).digest()

@@ -27,6 +27,7 @@ from typing import SupportsIndex, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import check_is
 from ..generated import KINDS, OndiskPrefixTable
 from ..layout import round_up
 from ..table import Table
@@ -119,9 +120,13 @@ class LocalStore:
             StoreLocked: another writer has it open; the message names it.
             StoreFull, StoreFailed: the directory can't be read or written, or not past the page cache.
             ValueError: a kind or format that can't be stored, or a number of bytes that nothing fits into.
-            TypeError: a number of bytes that is no whole number, or another class than one of ondisk_prefix.
+            TypeError: an argument of another type, such as a number of bytes that is no whole number, or another class
+                than one of ondisk_prefix.
 
         """
+        if isinstance(directory, bytes) or not isinstance(directory, str | os.PathLike):
+            raise TypeError(f"directory={directory!r}; give the store's folder")
+        check_is("namespace", namespace, Namespace, "Namespace.of(profile)")
         budget_bytes = None if budget_bytes is None else _whole("budget_bytes", budget_bytes, stride(1))
         segment_bytes = _whole("segment_bytes", segment_bytes, 1)
         if namespace.format != FORMAT_VERSION:

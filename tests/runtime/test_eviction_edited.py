@@ -915,7 +915,7 @@ def test_a_ttl_out_of_range_is_refused_before_anything(generate: Generate, ttl: 
     manager = bench.manager
     keys = manager.keys(np.arange(40))
     fill = manager.reserve(keys, 0, 2)
-    with pytest.raises(ValueError, match=f"1 to {2**63 - 1}"):
+    with pytest.raises((ValueError, TypeError), match="give a whole number of ticks of the clock"):
         manager.publish(fill, ttl=ttl)
     manager.publish(fill, ttl=2**63 - 1)  # late enough to be never
     assert manager.match(keys).now and manager.audit().ok

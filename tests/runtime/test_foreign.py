@@ -265,5 +265,9 @@ def test_two_admissions_of_one_manager_are_two() -> None:
 
 def test_a_leak_of_another_kind_is_no_lease() -> None:
     side = Side()
-    with pytest.raises(Refused, match="only a lease can be revoked"):
-        side.manager.revoke(Leak("fill", side.fill.fill_id, "", None, False))
+    (leak,) = (one for one in side.manager.leaks() if one.what == "fill")
+    with pytest.raises(Refused, match=rf"lease can be revoked; abandon\(manager.fills\[{leak.number}\]\) ends it"):
+        side.manager.revoke(leak)
+    side.manager.abandon(side.manager.fills[leak.number])
+    with pytest.raises(Refused, match=r"only a lease can be revoked$"):
+        side.manager.revoke(Leak("load", 0, "", None, False))

@@ -164,7 +164,7 @@ def test_negative_numbers_of_tokens_are_refused(option: dict[str, int]) -> None:
 
 def test_granules_that_are_no_whole_numbers_are_refused() -> None:
     manager, keys = filled()
-    with pytest.raises(TypeError, match="integer"):
+    with pytest.raises(TypeError, match=r"stop is 4\.5; give granules, not tokens"):
         manager.reserve(keys, 3, 4.5)  # type: ignore[arg-type]
     assert manager.match(keys, 3 * A + 1).kind is AnswerKind.HIT
     assert not manager.fills and manager.audit().ok
@@ -192,6 +192,30 @@ def test_options_out_of_range_are_refused(option: dict[str, Any], text: str) -> 
 def test_a_window_policy_that_means_nothing_is_refused(keep: tuple[Any, int]) -> None:
     with pytest.raises(ValueError, match="give "):
         WindowPolicy(*keep)
+
+
+def test_the_answer_of_several_requests_is_not_acquired_as_that_of_one() -> None:
+    manager, keys = filled()
+    shared = manager.match_shared([(keys, None), (keys, None)])
+    assert shared.now
+    with pytest.raises(ValueError, match="the answer is of 2 requests; give it to acquire_all"):
+        manager.acquire(shared)
+    assert not manager.receipts
+    for lease in manager.acquire_all(shared):
+        manager.release(lease)
+    assert manager.audit().ok
+
+
+def test_a_lease_is_not_renewed_to_a_deadline_that_has_passed() -> None:
+    """It keeps the one that it had, and can be renewed again."""
+    manager, keys = filled()
+    manager.now = lambda: 5.0
+    lease = manager.acquire(manager.match(keys), deadline=9.0)
+    refused(Reason.LEASE, "the deadline 0.0 has passed already, it is 5.0", lambda: manager.renew(lease, 0.0))
+    manager.renew(lease, 5.0)  # not passed yet
+    manager.renew(lease, None)
+    manager.release(lease)
+    assert manager.audit().ok
 
 
 def test_buffers_of_two_kinds_do_not_share_memory() -> None:
