@@ -36,6 +36,7 @@ from .reading import (
     check_values,
     in_use,
     machine_of,
+    refused_check,
     refused_versions,
     require_check,
     require_slots,
@@ -468,6 +469,8 @@ def verified_prefix_plan(
         verified=verified, reasons=reasons, machine=machine_of(kernel, check.kind), words=check.words,
         expected=check.expected,
     )  # fmt: skip
+    if not isinstance(check, Check):
+        raise refused_check(kernel, check)
     if (sums is None) != (wanted is None):
         alone = "wanted" if sums is None else "sums"
         raise draft.refusal(alone, "pass sums and wanted, or None for both")

@@ -78,7 +78,7 @@ class Compressor:
     ratio         rows of a window
     overlaps      windows are pooled with the one before (CSA)
     rope          channels at the end that are turned by the position, in neighbouring pairs; a multiple of 4
-    epsilon       added to the mean square
+    epsilon       added to the mean square; finite, and not negative
     rows_folded   gates of the rows hold the bias already
     carry_folded  gates of the rows carried over hold it
     """
@@ -384,7 +384,7 @@ COMPRESS_INDEX_KEY = Kernel(
 
 
 def compress_plan(compressor: Compressor, windows: Windows[Pointer], out: Pointer, refusals: Pointer) -> LaunchPlan:
-    """A block an entry. LaunchRefused: memory is too short, or a shape that the kernel doesn't take."""
+    """A block an entry. LaunchRefused: memory is too short, or a shape or an epsilon that the kernel doesn't take."""
     draft = Draft(COMPRESS, **named(windows), **named(compressor), out=out, refusals=refusals)
     _require_windows(draft, compressor, windows)
     draft.require_bytes(out=4 * compressor.elements * windows.most, refusals=windows.most)
@@ -452,6 +452,7 @@ def _require_windows(draft: Draft, compressor: Compressor, windows: Windows[Poin
     elements, width, ratio, rope = compressor.elements, compressor.width, compressor.ratio, compressor.rope
     draft.require_least(CHANNELS, "elements")
     draft.require_least(1, "ratio")
+    draft.require_finite(0.0, "epsilon")
     draft.require_multiple(CHANNELS, "elements", "rope", "row_stride", "carry_stride")
     if elements > ELEMENTS_MAX:
         raise draft.refusal("elements", f"pass at most {ELEMENTS_MAX}")

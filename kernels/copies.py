@@ -138,7 +138,7 @@ def gather(
         ids: [most] slots; they may repeat.
         out: uint8 [most, ...] to write into; new memory, zeros where nothing is written, by default.
         check: its refusals are updated. Without one every number must be a slot.
-        live: entries in use, at most ``most``; all by default.
+        live: entries in use; all by default. Fewer than none are none, and more than ``most`` are all.
 
     Returns:
         ``out``.
@@ -242,7 +242,9 @@ def indexer_gather(
         scales: uint8 [slots, slot_rows, scale_bytes]; None where keys have none.
         ids: [most] slots, of one request or of many.
         starts: uint32 [most + 1], ascending: entry i gives its first rows to rows [starts[i], starts[i + 1]) of the
-            output, at most ``slot_rows``; those of the last block of a request may be fewer.
+            output, at most ``slot_rows``; those of the last block of a request may be fewer. Rows of that range that
+            the output or the slot doesn't have are left out, of a range that descends nothing is written, and rows of
+            two entries hold either's. None of it is a refusal, with a check or without.
         out_keys: uint8 [rows, key_bytes].
         out_scales: uint8 [rows, scale_bytes], where there are scales.
         check: with versions, so that keys of other entries are refused.

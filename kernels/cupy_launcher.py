@@ -17,14 +17,28 @@ import numpy as np
 import numpy.typing as npt
 
 from .catalogue import catalogue
-from .launch import SCALARS, Argument, Kernel, LaunchPlan, LaunchRefused, Mark, Pointer, Value
+from .launch import (
+    SCALARS,
+    Argument,
+    Kernel,
+    LaunchPlan,
+    LaunchRefused,
+    Mark,
+    Pointer,
+    Value,
+    element_name,
+    shown,
+)
 from .source import OPTIONS, source_of
 
 _ADDRESS = np.dtype(np.uint64)
 
 
 class NoDevice(RuntimeError):
-    """CuPy is not installed, or finds no CUDA device of that number; the message says what to do."""
+    """CuPy is not installed, or finds no CUDA device of that number; the message says what to do.
+
+    Where no device is to be had, ``NumpyBackend`` of ``reference.py`` serves a manager.
+    """
 
 
 class CupyBuffer:
@@ -44,7 +58,7 @@ class CupyBuffer:
     @property
     def pointer(self) -> Pointer:
         """All of it; the memory lives as long as the buffer."""
-        return Pointer(int(self.array.data.ptr), int(self.array.nbytes))
+        return Pointer(int(self.array.data.ptr), int(self.array.nbytes), element_name(self.array.dtype))
 
     def download(self, length: int | None = None) -> npt.NDArray[Any]:
         """A copy on the host of the first elements, or of all, once what was launched before has ended."""
@@ -154,18 +168,21 @@ class CupyLauncher:
         self._device.synchronize()
 
     def pointer(self, tensor: Any) -> Pointer:
-        """Memory of a torch tensor, of any dtype, for the values of a plan. Keep the tensor until the launch has ended.
+        """Memory of a torch tensor, for the values of a plan. Keep the tensor until the launch has ended.
 
         Raises:
-            LaunchRefused: it is not on the launcher's device, or not contiguous.
+            LaunchRefused: it is no tensor, not on the launcher's device, or not contiguous.
         """
+        if not hasattr(tensor, "data_ptr"):
+            raise LaunchRefused(f"{shown(tensor)} is no torch tensor; fix: pass one, or launcher.upload(array).pointer")
         where = tensor.device
         if where.type != "cuda" or where.index != self.device:
             raise LaunchRefused(f"the tensor is on {where}; fix: move it to cuda:{self.device}")
         if not tensor.is_contiguous():
             what = f"shape {tuple(tensor.shape)} with strides {tuple(tensor.stride())}"
             raise LaunchRefused(f"the tensor is not contiguous: {what}; fix: pass tensor.contiguous()")
-        return Pointer(int(tensor.data_ptr()), int(tensor.numel()) * int(tensor.element_size()))
+        size = int(tensor.numel()) * int(tensor.element_size())
+        return Pointer(int(tensor.data_ptr()), size, str(tensor.dtype).removeprefix("torch."))
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -220,12 +237,12 @@ def _cupy(device: int) -> Any:
     except ImportError as error:
         extras = "pip install 'kvfsm[cuda13]' (CUDA 13 drivers) or 'kvfsm[cuda12]'"
         raise NoDevice(f"kernels on a GPU need CuPy, which can't be imported: {error}; fix: {extras}") from error
-    what, fix = f"CuPy {cupy.__version__} finds no CUDA device", "or use NumpyBackend of kvfsm.kernels.reference"
+    what = f"CuPy {cupy.__version__} finds no CUDA device"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except RuntimeError as error:  # no driver, one that is older than CuPy's CUDA, or no device
-        raise NoDevice(f"{what}: {error}; fix: look at nvidia-smi, {fix}") from error
+        raise NoDevice(f"{what}: {error}; fix: look at nvidia-smi") from error
     if not 0 <= device < count:
         there = ", ".join(map(str, range(count))) or "none"
-        raise NoDevice(f"{what} {device}; fix: use one of those that there are ({there}), {fix}")
+        raise NoDevice(f"{what} {device}; fix: use one of those that there are ({there})")
     return cupy

@@ -10,6 +10,7 @@ No device is touched.
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,14 @@ class Draft:
         for name in names:
             if self.number(name) < least:
                 raise self.refusal(name, f"pass at least {least}")
+
+    def require_finite(self, least: float, *names: str) -> None:
+        """Refuse floats that are smaller, infinite, or no number. Raises LaunchRefused."""
+        for name in names:
+            value = self._values[name]
+            assert isinstance(value, int | float)
+            if not least <= value < math.inf:
+                raise self.refusal(name, f"pass a finite number of at least {least!r}")
 
     def require_multiple(self, multiple: int, *names: str) -> None:
         """Refuse numbers that 16-byte access, or rows of scales, can't have. Raises LaunchRefused."""

@@ -359,15 +359,12 @@ def require_page(draft: Draft, row_bytes: int) -> None:
 
 
 def require_least_peak(draft: Draft) -> None:
-    """Refuse a least peak whose scale would be flushed to zero.
+    """Refuse a least peak whose scale would be flushed to zero, or be infinite.
 
     Raises:
         LaunchRefused: so it is.
     """
-    least_peak = draft["least_peak"]
-    assert isinstance(least_peak, float)
-    if not least_peak >= LEAST_PEAK:
-        raise draft.refusal("least_peak", f"pass at least {LEAST_PEAK!r}")
+    draft.require_finite(LEAST_PEAK, "least_peak")
 
 
 def _draft(kernel: Kernel, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,10 +26,22 @@ SCALARS: dict[str, np.dtype[Any]] = {
 }
 """Types of kvfsm_base.cuh without their ``kv_``, and what carries one on the host."""
 
+ELEMENTS: dict[str, tuple[str, ...]] = {
+    "u16": ("bfloat16", "float16", "uint16", "int16"),
+    "u32": ("uint32", "int32"),
+    "u64": ("uint64", "int64"),
+    "i32": ("int32", "uint32"),
+    "i64": ("int64", "uint64"),
+    "float": ("float32",),
+}
+"""Dtypes whose elements can be those of a scalar: of its size, and floats for floats. Those of u8, bytes, all can."""
+
 _LIMITS = {
     name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) for name, dtype in SCALARS.items() if dtype.kind in "iu"
 }
 _FLOAT_MAX = float(np.finfo(np.float32).max)
+_FLOAT_INT_MAX = 2**24
+"""Up to there float32 holds every int."""
 
 GRID_MAX = (2**31 - 1, 65535, 65535)
 THREADS_MAX = 1024
@@ -40,6 +52,9 @@ PARAMETER_BYTES_MAX = 4096
 """What a kernel's arguments may take together on every architecture. Same source."""
 
 WARP = 32
+
+SHOWN_MAX = 100
+"""Characters of a value that a message shows."""
 
 _TYPE = re.compile(r"(?P<const>const )?(?P<scalar>\w+)(?P<pointer>\*)?")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -55,10 +70,12 @@ class Pointer:
 
     address  of its first byte, in the launcher's memory; 0 where an array is empty
     bytes    from there on; what plan functions need they say by ``Draft.require_bytes``
+    dtype    name of what its array holds, such as ``int64``; None: bytes for any argument. See ``ELEMENTS``
     """
 
     address: int
     bytes: int
+    dtype: str | None = field(default=None, compare=False)
 
     def skip(self, offset: int) -> Pointer:
         """The same memory without its first ``offset`` bytes.
@@ -68,7 +85,7 @@ class Pointer:
         """
         if not 0 <= offset <= self.bytes:
             raise LaunchRefused(f"{self} has no byte {offset}; fix: skip at most {self.bytes}")
-        return Pointer(self.address + offset, self.bytes - offset)
+        return Pointer(self.address + offset, self.bytes - offset, self.dtype)
 
     def shortage(self, need: int) -> str | None:
         """Why it isn't enough for so many bytes, with the fix, or None if it is."""
@@ -131,9 +148,14 @@ class Argument:
         return self.type.startswith("const ")
 
     @property
+    def scalar(self) -> str:
+        """Its type, or that of the elements that a pointer points to: a name of ``SCALARS``."""
+        return self.type.removeprefix("const ").removesuffix("*")
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Of the scalar, or of the elements that a pointer points to."""
-        return SCALARS[self.type.removeprefix("const ").removesuffix("*")]
+        return SCALARS[self.scalar]
 
     @property
     def address_multiple(self) -> int:
@@ -145,15 +167,17 @@ class Argument:
         if self.is_pointer:
             return self._refuses_pointer(value)
         if self.is_flag:
-            return None if type(value) is bool else f"is {_shown(value)}; fix: pass True or False"
+            return None if type(value) is bool else f"is {shown(value)}; fix: pass True or False"
         if self.type == "float":
+            if type(value) is int and abs(value) <= _FLOAT_INT_MAX:
+                return None
             if type(value) is not float:
-                return f"is {_shown(value)}; fix: pass a float"
+                return f"is {shown(value)}; fix: pass a float"
             if math.isfinite(value) and abs(value) > _FLOAT_MAX:
                 return f"is {value!r}, which no float32 holds; fix: pass at most {_FLOAT_MAX!r}"
             return None
         if type(value) is not int:
-            return f"is {_shown(value)}; fix: pass an int"
+            return f"is {shown(value)}; fix: pass an int"
         least, most = _LIMITS[self.type]
         if not least <= value <= most:
             return f"is {value}; fix: pass an int of [{least}, {most}]"
@@ -163,10 +187,13 @@ class Argument:
         if value is None:
             return None if self.nullable else "is None and not nullable; fix: pass a Pointer"
         if not isinstance(value, Pointer):
-            return f"is {_shown(value)}; fix: pass a Pointer{' or None' if self.nullable else ''}"
+            return f"is {shown(value)}; fix: pass {_memory_of(value)}{' or None' if self.nullable else ''}"
         whole = type(value.address) is int and type(value.bytes) is int
         if not whole or value.bytes < 0 or not 0 <= value.address < 2**64:
-            return f"is {_shown(value)}; fix: pass an address of 64 bits and a count of bytes that isn't negative"
+            return f"is {shown(value)}; fix: pass an address of 64 bits and a count of bytes that isn't negative"
+        takes = ELEMENTS.get(self.scalar)
+        if takes is not None and value.dtype is not None and value.dtype not in takes:
+            return f"holds {value.dtype}; fix: pass {' or '.join(takes)}"
         if not value.address and value.bytes:  # of an empty array CuPy and torch give address 0
             return f"is {value}; fix: pass memory that is there, or 0 bytes"
         if value.address % self.address_multiple:
@@ -354,5 +381,28 @@ def blocks(items: int, per_block: int) -> tuple[int, int, int]:
     return (-(-items // per_block), 1, 1)
 
 
-def _shown(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"
+def element_name(dtype: np.dtype[Any]) -> str | None:
+    """What an array of a launcher holds, for its ``Pointer``; records are bytes, and have no name.
+
+    >>> element_name(np.dtype("<i8")), element_name(np.dtype(">i4")), element_name(np.dtype("i4, f4"))
+    ('int64', '>i4', None)
+    """
+    if dtype.type is np.void:
+        return None
+    return dtype.name if dtype.isnative else dtype.str
+
+
+def shown(value: object) -> str:
+    """A value for a message: its type and itself, in short; of an array what it holds and its shape."""
+    what, shape = type(value).__name__, getattr(value, "shape", None)
+    if shape:
+        return f"{what} of {getattr(value, 'dtype', 'elements')} {tuple(shape)}"
+    text = repr(value)
+    return f"{what} {text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + '...'}"
+
+
+def _memory_of(value: object) -> str:
+    """What to pass in the place of an array or a buffer."""
+    if isinstance(getattr(value, "pointer", None), Pointer):
+        return "its .pointer"
+    return "launcher.pointer(x)" if getattr(value, "shape", None) else "a Pointer"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
 from .draft import Draft
-from .launch import Argument, Kernel, LaunchRefused, Pointer, Value
+from .launch import Argument, Kernel, LaunchRefused, Pointer, Value, shown
 
 Codes = npt.NDArray[np.uint8]
 Memory = TypeVar("Memory", Pointer, npt.NDArray[Any])
@@ -82,12 +82,14 @@ def check_values(kernel: Kernel, check: Check[Pointer] | None) -> dict[str, Valu
     """Values for the arguments ``CHECK``, and for ``versions`` where the kernel takes them.
 
     Raises:
-        LaunchRefused: a check without its memory, or of no kind; versions that the kernel doesn't compare.
+        LaunchRefused: no ``Check``, or one without its memory, or of no kind; versions that the kernel doesn't compare.
     """
     takes_versions = any(argument.name == "versions" for argument in kernel.arguments)
     values: dict[str, Value] = {"versions": None} if takes_versions else {}
     if check is None:
         return values | {"machine": 0, "side": 0, "words": None, "expected": None, "refusals": None}
+    if not isinstance(check, Check):
+        raise refused_check(kernel, check)
     if check.versions is not None and not takes_versions:
         raise refused_versions(kernel)
     if not isinstance(check.side, Side):
@@ -116,6 +118,11 @@ def machine_of(kernel: Kernel, kind: str) -> int:
 def refused_versions(kernel: Kernel) -> LaunchRefused:
     """To raise for a check with versions, where the kernel would pass over them."""
     return kernel.refusal("machine", "comes with versions, which this kernel doesn't compare; fix: pass versions=None")
+def refused_check(kernel: Kernel, given: object) -> LaunchRefused:
+    """To raise for what is passed as a check, and is none."""
+    return kernel.refusal("machine", f"comes from a check, not from {shown(given)}; fix: pass a Check")
+
+
 
 
 def require_check(draft: Draft, entries: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import mmap
 import re
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvfsm.kernels.launch import Kernel, LaunchPlan, Mark, Pointer
+from kvfsm.kernels.launch import Kernel, LaunchPlan, LaunchRefused, Mark, Pointer, element_name, shown
 from kvfsm.kernels.source import source_of
 
 from . import engine as native
@@ -33,6 +34,8 @@ Sources = Callable[[Kernel], str]
 _DEFINITION = re.compile(r'^extern "C" __global__ void[^{]*?\b(?P<name>kv_\w+)\(.*?^\}\n', re.M | re.S)
 """Of one kernel, from line to line."""
 
+_MS_ASYNC = 1
+
 one_run = threading.Lock()  # there is one engine
 
 
@@ -50,7 +53,8 @@ class HostBuffer:
         self._begin, self._end = at, at + count
         self.array: npt.NDArray[Any] = self._memory[at : at + count].view(self.dtype).reshape(shape)
         # Of an empty array CuPy and torch give no address.
-        self.pointer = Pointer(self._memory.ctypes.data + at if count else 0, count)
+        address = self._memory.ctypes.data + at if count else 0
+        self.pointer = Pointer(address, count, element_name(self.dtype))
         self.shadow: int = engine().new_shadow(self.pointer.address, count, initialised)
         self.is_freed = False
 
@@ -135,10 +139,29 @@ class HostLauncher:
         """A new buffer that a kernel must write before it reads."""
         return self._new(shape, dtype, initialised=False)
 
+    def pointer(self, array: Any) -> Pointer:
+        """Memory of a NumPy array, or of a torch tensor on the CPU, for the values of a plan. Keep it until then.
+
+        Raises:
+            LaunchRefused: it is neither, or not contiguous.
+        """
+        if isinstance(array, np.ndarray):
+            address, size, dtype = array.ctypes.data, array.nbytes, element_name(array.dtype)
+            is_contiguous = array.flags.c_contiguous
+        elif hasattr(array, "data_ptr") and array.device.type == "cpu":
+            address, size = array.data_ptr(), array.numel() * array.element_size()
+            dtype, is_contiguous = str(array.dtype).removeprefix("torch."), array.is_contiguous()
+        else:
+            raise LaunchRefused(f"{shown(array)} is no array of the host; fix: pass a NumPy array, or a tensor on cpu")
+        if not is_contiguous:
+            raise LaunchRefused(f"{shown(array)} is not contiguous; fix: pass a contiguous copy")
+        return Pointer(address if size else 0, size, dtype)
+
     def launch(self, plan: LaunchPlan) -> None:
         """Run it.
 
         Raises:
+            LaunchRefused: it points to memory that this process doesn't have.
             HostFault: a thread did what none may do; other threads stopped where they were.
             NotTheKernel: the spec doesn't describe the C function.
             DoesNotCompile: its source.
@@ -250,7 +273,7 @@ class PreparedLaunches:
         for position, (argument, value) in enumerate(zip(kernel.arguments, plan.values, strict=True)):
             if isinstance(value, Pointer):
                 cells.append(np.array([value.address], np.uint64))
-                spans.append(self._span(position, value, writable=not argument.is_const))
+                spans.append(self._span(kernel, position, value))
             elif value is None:
                 cells.append(np.array([0], np.uint64))
             else:
@@ -270,16 +293,28 @@ class PreparedLaunches:
             span_count=len(spans),
         )
 
-    def _span(self, position: int, pointer: Pointer, writable: bool) -> native.Span:
-        buffer = self._launcher.buffer_at(pointer)
+    def _span(self, kernel: Kernel, position: int, pointer: Pointer) -> native.Span:
+        argument, buffer = kernel.arguments[position], self._launcher.buffer_at(pointer)
         if buffer is not None:
             shadow = buffer.shadow
+        elif not _is_mapped(pointer):
+            fix = "pass a buffer's .pointer, or launcher.pointer(array)"
+            raise kernel.refusal(argument.name, f"is {pointer}, which this launcher doesn't know; fix: {fix}")
         else:
             shadow = engine().new_shadow(pointer.address, pointer.bytes, True)
             self._borrowed.append(shadow)
         begin, end = pointer.address, pointer.address + pointer.bytes
         contended = any(begin < other.address + other.bytes and other.address < end for other in self._written)
-        return native.Span(begin, end, shadow, position, writable, contended)
+        return native.Span(begin, end, shadow, position, not argument.is_const, contended)
+
+
+def _is_mapped(pointer: Pointer) -> bool:
+    """The process has memory there: msync, which does nothing to it, says so for every page."""
+    if not pointer.bytes:
+        return True
+    begin = pointer.address // mmap.PAGESIZE * mmap.PAGESIZE
+    length = pointer.address + pointer.bytes - begin
+    return ctypes.CDLL(None).msync(ctypes.c_void_p(begin), ctypes.c_size_t(length), _MS_ASYNC) == 0
 
 
 def edited(*edits: tuple[str, str], sources: Sources = source_of) -> Sources:

@@ -14,6 +14,7 @@ from kvfsm.kernels.copies import (
     WARPS,
     gather,
     gather_plan,
+    indexer_gather,
     indexer_gather_plan,
     scatter,
     scatter_plan,
@@ -91,6 +92,26 @@ def test_a_bad_plan_is_refused_with_its_fix(changed: dict[str, Any], said: str) 
 @pytest.mark.parametrize("empty", [{"most": 0}, {"bytes": 0}], ids=str)
 def test_nothing_to_copy_is_no_launch(empty: dict[str, int]) -> None:
     assert planned(**empty).is_empty
+
+
+@pytest.mark.parametrize("out_rows", [0, 3, 8])
+@pytest.mark.parametrize("starts", [[5, 7, 2, 4], [7, 9, 2, 0], [0, 8, 8, 8]], ids=str)
+def test_rows_that_there_are_not_are_left_out_and_refuse_nothing(starts: list[int], out_rows: int) -> None:
+    """Ranges that descend, that are longer than a slot, and that end behind the output."""
+    launcher, keys, ids = HostLauncher(Build.CHECK), random_bytes(RNG, 4, 2 * 32), np.array([3, 0, 1], np.int32)
+    up, out, refusals = launcher.upload, np.full((out_rows, 32), 99, np.uint8), np.zeros(3, np.uint8)
+    at, found, told = np.array(starts, np.uint32), up(out), up(refusals)
+    check = sound_check("indexer_state", 4, 3)
+    remote = Check("indexer_state", up(check.words).pointer, up(check.expected).pointer, told.pointer)
+    launcher.launch(
+        indexer_gather_plan(
+            up(keys).pointer, None, 64, 4, up(ids).pointer, up(at).pointer, 3, 2, 32, 0, found.pointer, None, out_rows,
+            check=remote,
+        )
+    )  # fmt: skip
+    indexer_gather(keys.reshape(4, 2, 32), None, ids, at, out, None, check=check)
+    np.testing.assert_array_equal(found.download(), out)
+    assert not told.download().any() and not check.refusals.any()
 
 
 def test_a_warp_has_a_strip() -> None:

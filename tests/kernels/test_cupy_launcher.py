@@ -241,6 +241,7 @@ class Tensor:
     index: int | None = 1
     contiguous: bool = True
     shape: tuple[int, ...] = (4, 8)
+    dtype: str = "torch.bfloat16"
 
     @property
     def device(self) -> Any:
@@ -264,7 +265,14 @@ class Tensor:
 
 
 def test_tensors_are_passed_by_their_memory(launcher: CupyLauncher) -> None:
-    assert launcher.pointer(Tensor()) == Pointer(8192, 64)
+    found = launcher.pointer(Tensor())
+    assert found == Pointer(8192, 64) and found.dtype == "bfloat16"
+
+
+def test_an_array_of_the_host_is_no_tensor(launcher: CupyLauncher) -> None:
+    told = r"ndarray of int32 \(2,\) is no torch tensor; fix: pass one, or launcher.upload\(array\).pointer"
+    with pytest.raises(LaunchRefused, match=told):
+        launcher.pointer(np.array([1, 2], np.int32))
 
 
 @pytest.mark.parametrize(
@@ -294,14 +302,12 @@ def test_without_a_driver_it_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None
         raise cupy.cuda.runtime.CUDARuntimeError(35)  # cudaErrorInsufficientDriver
 
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", fails)
-    told = r"finds no CUDA device: cudaErrorInsufficientDriver: .*; fix: look at nvidia-smi, or use NumpyBackend"
+    told = r"finds no CUDA device: cudaErrorInsufficientDriver: .*; fix: look at nvidia-smi$"
     with pytest.raises(NoDevice, match=told):
         CupyLauncher()
 
 
-@pytest.mark.parametrize(
-    ("device", "count", "there"), [(0, 0, r"\(none\)"), (2, 2, r"\(0, 1\)"), (-1, 2, r"\(0, 1\)")]
-)
+@pytest.mark.parametrize(("device", "count", "there"), [(0, 0, r"\(none\)"), (2, 2, r"\(0, 1\)"), (-1, 2, r"\(0, 1\)")])
 def test_a_device_that_there_is_not_is_told(
     monkeypatch: pytest.MonkeyPatch, device: int, count: int, there: str
 ) -> None:
@@ -380,7 +386,7 @@ def device(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def test_a_buffer_holds_what_is_written(device: Recorder, launcher: CupyLauncher) -> None:
     given = np.arange(12, dtype=np.uint32).reshape(6, 2)
     buffer = launcher.upload(given)
-    assert buffer.pointer == Pointer(buffer.array.ctypes.data, 48)
+    assert buffer.pointer == Pointer(buffer.array.ctypes.data, 48) and buffer.pointer.dtype == "uint32"
     assert buffer.download().tolist() == given.tolist()
     buffer.write(given[:2] + np.uint32(100))
     assert buffer.download(3).tolist() == [[100, 101], [102, 103], [4, 5]]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvfsm.kernels.launch import (
@@ -17,6 +18,7 @@ from kvfsm.kernels.launch import (
     Pointer,
     Value,
     blocks,
+    element_name,
 )
 
 COPY = Kernel(
@@ -65,7 +67,11 @@ def test_another_count_of_values_is_refused() -> None:
         (0, Pointer(264, 8), "is memory at 0x108 of 8 bytes; fix: its address must be a multiple of 16"),
         (0, Pointer(0, 64), "is memory at 0x0 of 64 bytes; fix: pass memory that is there, or 0 bytes"),
         (0, Pointer(256, -1), "fix: pass an address of 64 bits and a count of bytes that isn't negative"),
-        (0, Pointer(256, 64.0), "is Pointer Pointer(address=256, bytes=64.0); fix: pass an address of 64 bits"),  # type: ignore[arg-type]
+        (
+            0,
+            Pointer(256, 64.0),
+            "is Pointer Pointer(address=256, bytes=64.0, dtype=None); fix: pass an address of 64 bits",
+        ),  # type: ignore[arg-type]
         (0, Pointer(2**64, 8), "fix: pass an address of 64 bits and a count of bytes that isn't negative"),
         (2, 7, "argument 2 'order' (const u32*) is int 7; fix: pass a Pointer or None"),
         (2, Pointer(258, 8), "is memory at 0x102 of 8 bytes; fix: its address must be a multiple of 4"),
@@ -75,7 +81,8 @@ def test_another_count_of_values_is_refused() -> None:
         (3, 4.0, "argument 3 'rows' (u32) is float 4.0; fix: pass an int"),
         (3, Pointer(256, 4), "argument 3 'rows' (u32) is Pointer"),
         (4, 2**63, "argument 4 'shift' (i64) is 9223372036854775808; fix: pass an int of [-9223372036854775808,"),
-        (5, 1, "argument 5 'scale' (float) is int 1; fix: pass a float"),
+        (5, 2**24 + 1, "argument 5 'scale' (float) is int 16777217; fix: pass a float"),
+        (5, True, "argument 5 'scale' (float) is bool True; fix: pass a float"),
         (6, Pointer(1024, 7), "argument 6 'live' (const i64*) is memory at 0x400 of 7 bytes; fix: the plan needs 8"),
         (7, 1, "argument 7 'backwards' (u32) is int 1; fix: pass True or False"),
         (5, 1e39, "argument 5 'scale' (float) is 1e+39, which no float32 holds; fix: pass at most 3.4"),
@@ -88,7 +95,10 @@ def test_a_value_that_does_not_fit_is_refused_where_it_stands(position: int, val
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(("position", "value"), [(3, 0), (3, 2**32 - 1), (4, -(2**63)), (5, math.inf), (5, math.nan)])
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [(3, 0), (3, 2**32 - 1), (4, -(2**63)), (5, math.inf), (5, math.nan), (5, 0), (5, 2**24), (5, -(2**24))],
+)
 def test_values_at_the_ends_of_their_range_are_taken(position: int, value: Any) -> None:
     assert plan_with(position, value).values[position] is value
 
@@ -175,6 +185,57 @@ def test_memory_is_skipped_into_and_no_further() -> None:
     for offset in (-1, 65):
         with pytest.raises(LaunchRefused, match="skip at most 64"):
             memory.skip(offset)
+
+
+def test_a_pointer_knows_what_its_array_holds_and_is_the_same_without() -> None:
+    memory = Pointer(256, 64, "int64")
+    assert memory.skip(16).dtype == "int64" and memory == Pointer(256, 64)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("int64", "int64"), (">i4", ">i4"), ("bool", "bool"), ("i4, f4", None)])
+def test_an_array_is_named_by_its_elements(dtype: str, name: str | None) -> None:
+    assert element_name(np.dtype(dtype)) == name
+
+
+@pytest.mark.parametrize(
+    ("position", "dtype", "fix"),
+    [
+        (2, "int64", "argument 2 'order' (const u32*) holds int64; fix: pass uint32 or int32"),
+        (2, "float32", "argument 2 'order' (const u32*) holds float32; fix: pass uint32 or int32"),
+        (2, ">i4", "argument 2 'order' (const u32*) holds >i4; fix: pass uint32 or int32"),
+        (6, "int32", "argument 6 'live' (const i64*) holds int32; fix: pass int64 or uint64"),
+    ],
+)
+def test_an_array_of_other_elements_is_refused(position: int, dtype: str, fix: str) -> None:
+    with pytest.raises(LaunchRefused) as refused:
+        plan_with(position, Pointer(1024, 64, dtype))
+    assert str(refused.value).endswith(fix)
+
+
+def test_bytes_may_be_those_of_any_array() -> None:
+    for dtype in ("uint8", "float32", "int64", "bfloat16", None):
+        assert plan_with(0, Pointer(256, 64, dtype)).value("source") == Pointer(256, 64)
+
+
+class Buffer:
+    pointer = Pointer(256, 64)
+
+    def __repr__(self) -> str:
+        return "Buffer()"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((64, 64), np.int32), "is ndarray of int32 (64, 64); fix: pass launcher.pointer(x)"),
+        (Buffer(), "is Buffer Buffer(); fix: pass its .pointer"),
+        ([0] * 1000, f"is list [{'0, ' * 33}...; fix: pass a Pointer"),
+    ],
+)
+def test_what_is_passed_for_memory_is_shown_in_short(value: Any, message: str) -> None:
+    with pytest.raises(LaunchRefused) as refused:
+        plan_with(0, value)
+    assert str(refused.value) == f"kernels/cuda/copies.cu: kv_copy: argument 0 'source' (const u8*) {message}"
 
 
 def test_a_grid_covers_all_items() -> None:

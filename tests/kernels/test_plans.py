@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -237,6 +238,62 @@ def test_a_sound_plan_is_made_and_carries_what_it_is_given(plan: Callable[..., L
     for path, sound in leaves(SOUND[plan]):
         if path[-1] in values and path[-1] not in ("side", "event", "rows", "live"):
             assert values[path[-1]] == sound
+
+
+SIZES = {
+    "uint8": 1, "int8": 1, "bool": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4,
+    "float32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8,
+}  # fmt: skip
+"""Bytes of an element."""
+
+
+@pytest.mark.parametrize("plan", SOUND, ids=lambda plan: plan.__name__)
+def test_elements_are_those_of_the_argument(plan: Callable[..., LaunchPlan]) -> None:
+    """Bytes may be those of any array. Others have the size, and are floats where floats are meant; u16 are both."""
+    kernel = plan(**SOUND[plan]).kernel
+    arguments = {argument.name: argument for argument in kernel.arguments}
+    seen = set()
+    for path, sound in leaves(SOUND[plan]):
+        if not isinstance(sound, Pointer) or f"{path[-1]} of {kernel.name}" in UNUSED:
+            continue
+        argument = arguments[path[-1]]
+        seen.add(path[-1])
+        for dtype, size in SIZES.items():
+            is_float = "float" in dtype or "complex" in dtype
+            fits = size == argument.dtype.itemsize and is_float == (argument.dtype.kind == "f")
+            if argument.dtype.itemsize == 2:
+                fits = size == 2
+            said = refusal_of(plan, changed(SOUND[plan], path, replace(sound, dtype=dtype)))
+            if fits or argument.dtype.itemsize == 1:
+                assert said is None, (path, dtype)
+            else:
+                assert said is not None and f"'{path[-1]}' ({argument.type}) holds {dtype}; fix: pass " in said
+    assert seen
+
+
+@pytest.mark.parametrize(
+    "plan", [plan for plan, given in SOUND.items() if "check" in given], ids=lambda plan: plan.__name__
+)
+@pytest.mark.parametrize("given", [5, "swa_window", {"kind": "swa_window"}], ids=str)
+def test_what_is_no_check_is_refused(plan: Callable[..., LaunchPlan], given: Any) -> None:
+    with pytest.raises(LaunchRefused, match=r"'machine' .* comes from a check, not from .*; fix: pass a Check"):
+        plan(**SOUND[plan] | {"check": given})
+
+
+@pytest.mark.parametrize("value", [-1.0, -1e-6, math.nan, math.inf, -math.inf, -1])
+@pytest.mark.parametrize(
+    ("plan", "path"),
+    [(plan, path) for plan, given in SOUND.items() for path, _ in leaves(given) if path[-1] in LEGAL["a fraction"]],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else value.__name__,
+)
+def test_a_number_that_makes_every_entry_no_number_is_refused(
+    plan: Callable[..., LaunchPlan], path: tuple[str, ...], value: float
+) -> None:
+    with pytest.raises(
+        LaunchRefused, match=rf"'{path[-1]}' \(float\) is {value}; fix: pass a finite number of at least"
+    ):
+        plan(**changed(SOUND[plan], path, value))
+    assert not plan(**changed(SOUND[plan], path, 1)).is_empty
 
 
 def test_every_plan_function_there_is_is_among_them() -> None:
