@@ -1,15 +1,16 @@
 """Compiled modules for the tests: a family's file, an architecture and an NVRTC, each compiled once.
 
-Run as a program it writes the golden tables of registers and shared memory, of all files or of those named:
+Run as a program it writes the golden tables of registers and shared memory, of the files that are named or of all:
 
-    python tests/kernels/compiling.py [copies.cu ...]
+    python tests/kernels/compiling.py copies.cu
+    python tests/kernels/compiling.py --all
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -79,8 +80,28 @@ def _cell(usage: Usage) -> str:
     return f"{usage.registers}/{usage.shared_bytes}" if usage.shared_bytes else str(usage.registers)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str] | None = None) -> int:
+    """Write golden tables. Exit code: 0, or 2 where there is nothing to write or to compile with."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/kernels/compiling.py", description="Write golden tables of registers and shared memory."
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help=f"whose table is written: {', '.join(kernels_of())}")
+    parser.add_argument("--all", action="store_true", help="write those of all files")
+    asked = parser.parse_args(arguments)
+    if strange := [file for file in asked.files if file not in kernels_of()]:
+        parser.error(f"there is no file {', '.join(strange)}; fix: name one of {', '.join(kernels_of())}")
+    files = [*kernels_of()] if asked.all else asked.files
+    if not files:
+        parser.print_help()
+        return 2
+    if TABLE_MAJOR not in nvrtcs():
+        parser.error(f"{LACKS}; fix: pip install -e '.[dev]' -c constraints.txt")
     GOLDEN.mkdir(exist_ok=True)
-    for named in sys.argv[1:] or kernels_of():
-        golden(named).write_text(table(named), "utf-8")
-        subprocess.run(["git", "--no-pager", "diff", "--stat", "--", str(golden(named))], check=False)
+    for file in files:
+        golden(file).write_text(table(file), "utf-8")
+        subprocess.run(["git", "--no-pager", "diff", "--stat", "--", str(golden(file))], check=False)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from kvfsm.kernels.launch import Argument, Kernel
 from kvfsm.kernels.nvrtc import ARCHITECTURES, CompileFailed, Nvrtc, Usage, installed
 from kvfsm.kernels.source import source_of
 
+from . import compiling
 from .compiling import GOLDEN, LACKS, TABLE_MAJOR, compiled, golden, kernels_of, nvrtcs, table
 from .signatures import declared, in_ptx
 
@@ -51,6 +54,28 @@ def test_registers_and_shared_memory_are_those_on_record(file: str) -> None:
 
 def test_no_record_is_left_of_a_file_that_is_gone() -> None:
     assert {path.name for path in GOLDEN.glob("*.txt")} <= {golden(file).name for file in FILES}
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "written"), [([], 2, []), (["copies.cu"], 0, ["copies.cu"]), (["--all"], 0, FILES)], ids=str
+)
+def test_records_are_written_of_what_is_named_only(
+    asked: list[str], code: int, written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "GOLDEN", tmp_path / "golden")
+    monkeypatch.setattr(compiling, "table", lambda file: f"of {file}")
+    assert compiling.main(asked) == code
+    found = sorted(path.read_text("utf-8") for path in tmp_path.rglob("*.txt"))
+    assert found == [f"of {file}" for file in written]
+
+
+def test_a_file_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    done = subprocess.run(
+        [sys.executable, "tests/kernels/compiling.py", "nofile.cu"],
+        cwd=CONSTRAINTS.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: there is no file nofile.cu; fix: name one of {', '.join(kernels_of())}\n")
 
 
 def test_the_compiler_of_the_records_is_pinned() -> None:
