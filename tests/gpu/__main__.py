@@ -5,8 +5,8 @@
   python tests/gpu --out FILE            by default tests/gpu/results/<device>.md, or <device>-<parts>.md with --only
 
 Needs a CUDA device with 4 GiB free, ``pip install -e '.[dev,cuda13]'`` (or ``cuda12``), for graphs and the comparison a
-CUDA build of torch, and for the sanitizer the CUDA toolkit, or ``pip install nvidia-cuda-sanitizer-api``. What lacks is
-said at the start. No network is needed.
+CUDA build of torch, and for the sanitizer the CUDA toolkit, or ``pip install 'nvidia-cuda-sanitizer-api<14'``. All that
+lacks is said at the start. No network is needed.
 A part that takes longer than its limit is ended, and the next one runs; all limits together come to 29 minutes.
 Exit code: 0 if all went well, 1 if something failed, 2 without a device.
 """
@@ -51,16 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=tuple(PARTS), help="this part; may be repeated")
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the results")
     asked = parser.parse_args(arguments)
-    from kvfsm.kernels.cupy_launcher import CupyLauncher, NoDevice
+    from tests.gpu.device import missing
 
-    try:
-        CupyLauncher(kernels=())
-    except NoDevice as error:
-        print(error)
+    lacks = lacking()
+    for line in lacks:
+        print(f"lacks: {line}")
+    if missing() is not None:
         return 2
     about = described()
-    for line in lacking():
-        print(f"lacks: {line}")
     parts = list(dict.fromkeys(asked.only or PARTS))
     named = [about["device"], *(parts if asked.only else ())]
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(named).lower()).strip("-")
@@ -69,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     with out.open("w", encoding="utf-8") as file:
         head = [f"# {about['device']}", "", *(f"- {key}: {value}" for key, value in about.items())]
         codes = []
-        for line in [*head, *(f"- lacks: {line}" for line in lacking())]:
+        for line in [*head, *(f"- lacks: {line}" for line in lacks)]:
             print(line, file=file, flush=True)
         for part in parts:
             for code, line in ran(part):
@@ -108,24 +106,33 @@ KEPT = ("|", "FAILED", "ERROR", "SKIPPED", "pause ")
 
 
 def lacking() -> list[str]:
-    """What is not there, and which part leaves something out for that."""
-    import cupy
-
-    from tests.gpu.device import sanitizer
+    """What is not there, which part leaves something out for that, and a fix."""
+    from tests.gpu.device import missing, sanitizer
     from tests.gpu.times import torch_or_why
 
     found = []
-    torch, why = torch_or_why()
+    if (why := missing()) is not None:
+        found.append(why)
+    torch, told = torch_or_why()
     if torch is None:
-        found.append(f"{why}: no graphs of decode steps, no comparison; fix: install a CUDA build of torch")
+        fix = "install a build of torch for CUDA that this driver runs"
+        found.append(f"{told}: no graphs of decode steps, no comparison; fix: {fix}")
     if sanitizer() is None:
-        fix = "put the bin folder of the CUDA toolkit on the path, or pip install nvidia-cuda-sanitizer-api"
+        fix = "put the bin folder of the CUDA toolkit on the path, or pip install 'nvidia-cuda-sanitizer-api<14'"
         found.append(f"compute-sanitizer is not there: no sanitizer; fix: {fix}")
-    free, total = cupy.cuda.runtime.memGetInfo()
-    if free < FREE_LEAST:
-        what = f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free"
-        found.append(f"{what}: times take {FREE_LEAST // GIB}; fix: end what else uses the device (nvidia-smi)")
+    if why is None:
+        found += _lacking_memory()
     return found
+
+
+def _lacking_memory() -> list[str]:
+    import cupy
+
+    free, total = cupy.cuda.runtime.memGetInfo()
+    if free >= FREE_LEAST:
+        return []
+    what = f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free"
+    return [f"{what}: times take {FREE_LEAST // GIB}; fix: end what else uses the device (nvidia-smi)"]
 
 
 def described() -> dict[str, Any]:

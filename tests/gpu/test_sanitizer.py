@@ -40,7 +40,7 @@ def under(tool: str, seconds: float, *arguments: str) -> tuple[int | None, str]:
         pytest.skip("runs under the sanitizer itself")
     program = sanitizer()
     if program is None:
-        pytest.skip("needs compute-sanitizer, of the CUDA toolkit or the wheel nvidia-cuda-sanitizer-api")
+        pytest.skip("needs compute-sanitizer, of the CUDA toolkit or the wheel nvidia-cuda-sanitizer-api<14")
     options = ["--tool", tool, *OPTIONS.get(tool, ()), "--error-exitcode", str(FOUND), "--target-processes", "all"]
     return run([program, *options, sys.executable, *arguments], seconds, env={"KVFSM_UNDER_SANITIZER": "1"})
 

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from kvfsm.kernels import cupy_launcher
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import Kernel, LaunchPlan
 
 from ..gpu import __main__ as script
-from ..gpu import in_torch, test_streams, times, workloads
+from ..gpu import device, in_torch, test_streams, times, workloads
 from ..gpu.differences import differences
 from ..gpu.faults import launch
 from ..gpu.programs import FAULTY, PROGRAMS, program_source
@@ -212,7 +211,7 @@ def test_the_script_runs_part_after_part_and_keeps_what_each_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(REPO)
-    monkeypatch.setattr(cupy_launcher, "CupyLauncher", lambda kernels: None)
+    monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(script, "described", lambda: {"device": "Some GPU", "driver": 13000})
     monkeypatch.setattr(script, "lacking", lambda: ["a thing; fix: get it"])
     parts = {
@@ -415,7 +414,30 @@ def test_the_table_tells_times_over_the_copy() -> None:
 
 def test_without_a_device_the_script_says_what_is_missing() -> None:
     done = subprocess.run([sys.executable, "tests/gpu"], cwd=REPO, capture_output=True, text=True, check=False)
-    if done.returncode == 2:
-        assert "CuPy" in done.stdout and "fix:" in done.stdout
-    else:
+    if done.returncode != 2:
         pytest.skip("there is a device; the script itself shows it")
+    lines = done.stdout.splitlines()
+    assert all(line.startswith("lacks: ") and "; fix: " in line for line in lines)
+    assert "CuPy" in lines[0] and "NumpyBackend" not in done.stdout
+    assert ("torch" in done.stdout) == (times.torch_or_why()[0] is None)
+    assert ("compute-sanitizer" in done.stdout) == (device.sanitizer() is None)
+
+
+SANITIZER = "pip install 'nvidia-cuda-sanitizer-api<14'"
+
+
+def test_all_that_lacks_is_told_without_cupy_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPO)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as if it were not installed
+    monkeypatch.setattr(device, "missing", device.missing.__wrapped__)
+    monkeypatch.setattr(device, "sanitizer", lambda: None)
+    monkeypatch.setattr(times, "torch_or_why", lambda: (None, "torch is not installed"))
+    needs_cupy, needs_torch, needs_sanitizer = script.lacking()
+    assert needs_cupy.startswith("kernels on a GPU need CuPy, ") and "; fix: pip install 'kvfsm[cuda13]'" in needs_cupy
+    assert needs_torch.startswith("torch is not installed: no graphs of decode steps, no comparison; fix: install a ")
+    assert needs_sanitizer.endswith(SANITIZER)
+
+
+def test_the_sanitizer_is_installed_in_one_way() -> None:
+    readme = (REPO / "tests" / "gpu" / "README.md").read_text("utf-8")
+    assert script.__doc__ is not None and f"``{SANITIZER}``" in script.__doc__ and f"`{SANITIZER}`" in readme
