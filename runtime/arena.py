@@ -160,9 +160,9 @@ class Arena:
 
 
 def check_slots(kind: str, slots: Any) -> int:
-    """So many slots of a kind; raises ValueError for what is no whole number of at least 0."""
-    if isinstance(slots, bool) or not isinstance(slots, int | np.integer) or slots < 0:
-        raise ValueError(f"{slots!r} slots of {kind}; give a whole number of at least 0")
+    """So many slots of a kind; raises ValueError for what is no whole number of at least 1."""
+    if isinstance(slots, bool) or not isinstance(slots, int | np.integer) or slots < 1:
+        raise ValueError(f"{slots!r} slots of {kind}; give a whole number of at least 1")
     return int(slots)
 
 

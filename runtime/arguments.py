@@ -40,4 +40,7 @@ def check_whole(name: str, given: Any, fix: str) -> None:
 def _told(given: object) -> str:
     if given is None:
         return "None"
-    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

@@ -186,10 +186,12 @@ class Layout:
             offset_bits: width of the signed number in which the ABI forms ``slot * stride``.
 
         Raises:
-            ProfileError: the pool is too large; the fix names the greatest one.
+            ProfileError: the pool is too large, or has no slot; the fix names the greatest one.
         """
         most = self.most_slots(offset_bits)
-        if not 1 <= slots <= most:
+        if slots < 1:
+            raise ProfileError(f"pool of {self.kind}", f"{slots} slots", f"use 1 to {most} slots")
+        if slots > most:
             last = (slots - 1) * self.slot_bytes
             what = f"{slots} slots of {self.slot_bytes} bytes: last offset {last} not in [0, 2**{offset_bits - 1})"
             fix = f"use 1 to {most} slots, or a kernel with wider offsets"

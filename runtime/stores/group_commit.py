@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..arguments import check_is
 from .collecting import Collector
 from .directory import Directory, Entry
 from .failures import failure
@@ -130,6 +131,9 @@ class GroupCommit:
 
     def _prepared(self, items: Sequence[Item]) -> list[Prepared]:
         prepared = []
+        check_is("items", items, Sequence, "a list of Item")
+        for item in items:
+            check_is("one of the items", item, Item, "an Item")
         names = self._directory.names([item.id for item in items])
         for item, name in zip(items, names, strict=True):
             payload = bytes_of(item.payload)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import check_is
 from ..errors import KvfsmError
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class ObjectId:
     salt: bytes = b""
 
     def __post_init__(self) -> None:
+        check_is("a content key", self.key, bytes, "one of Keys.digests")
         if len(self.key) != KEY_BYTES:
             raise ValueError(f"a content key has {KEY_BYTES} bytes, this one has {len(self.key)}")
 

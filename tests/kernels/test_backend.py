@@ -731,10 +731,10 @@ def test_a_backend_serves_one_manager_at_a_time() -> None:
     check_words(here)
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "4", True, None])
+@pytest.mark.parametrize("count", [-1, 0, 1.5, "4", True, None])
 def test_arenas_of_what_is_no_number_of_slots_are_refused(count: Any) -> None:
     backend = KernelBackend(HostLauncher())
-    with pytest.raises(ValueError, match=r"slots of swa_window; give a whole number of at least 0") as refused:
+    with pytest.raises(ValueError, match=r"slots of swa_window; give a whole number of at least 1") as refused:
         backend.arenas(PROFILE, {"swa_window": count})
     assert repr(count) in str(refused.value)
     with pytest.raises(ValueError, match=r"'swa'; fix: use kinds of compressed_kv, "):
@@ -874,7 +874,7 @@ def test_a_device_gets_no_memory_of_the_host_unasked() -> None:
     fix = r"fix: buffers=backend.arenas\(profile, slots\)"
     backend = KernelBackend(HostLauncher())
     for given in (None, {}, {kind: buffer for kind, buffer in on_the_host().items() if kind != "swa_window"}):
-        with pytest.raises(ValueError, match=rf"no memory is given for the slots of \w+, and KernelBackend has .*; {fix}"):
+        with pytest.raises(ValueError, match=rf"no memory is given for the slots of \w+, and KernelB.*; {fix}"):
             Manager(PROFILE, SLOTS, backend, buffers=given)
     manager = Manager(PROFILE, SLOTS, backend, buffers=backend.arenas(PROFILE, SLOTS))
     publish(manager)
@@ -929,7 +929,6 @@ def test_the_host_does_not_touch_what_it_can_not() -> None:
         Arena(layout, 5, buffer=RemoteMemory(4096, 4 * layout.slot_bytes))
     assert arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 3 * layout.slot_bytes, layout.slot_bytes)))
     assert not arena.overlaps(Arena(layout, 1, buffer=RemoteMemory(4096 + 4 * layout.slot_bytes, layout.slot_bytes)))
-    assert not arena.overlaps(Arena(layout, 0, buffer=RemoteMemory(4208, 0)))
 
 
 def test_every_lease_is_pinned_by_its_generation_first() -> None:

@@ -188,6 +188,12 @@ def test_options_out_of_range_are_refused(option: dict[str, Any], text: str) -> 
         make(**option)
 
 
+@pytest.mark.parametrize("count", [-1, 0, 2.5, "8", None])
+def test_a_pool_has_a_slot_at_least(count: Any) -> None:
+    with pytest.raises(ValueError, match=f"{count!r} slots of compressed_kv; give a whole number of at least 1"):
+        Manager(PROFILE, dict.fromkeys(PROFILE.kinds, count), NumpyBackend())
+
+
 @pytest.mark.parametrize("keep", [("checkpoint", 0), ("checkpoint", -5), ("half", 1)])
 def test_a_window_policy_that_means_nothing_is_refused(keep: tuple[Any, int]) -> None:
     with pytest.raises(ValueError, match="give "):

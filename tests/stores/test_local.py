@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -894,3 +895,26 @@ def test_what_was_removed_underneath_takes_nothing_more(what: str, tmp_path: Pat
         with pytest.raises(StoreFailed, match=rf"somebody removed (its|the) {what}"):
             store.put(an_id(2), PAYLOAD, meta={})
         assert read(store, an_id(2))[0] is Verdict.MISS
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda store: LocalStore(ROOT, "model"), "namespace is a str; give Namespace.of"),  # type: ignore[arg-type]
+        (lambda store: LocalStore(None, NAMESPACE), "directory=None; give the store's folder"),  # type: ignore[arg-type]
+        (lambda store: store.delete(an_id()), "ids is an ObjectId; give a list of ObjectId"),
+        (lambda store: store.contains(an_id()), "ids is an ObjectId; give a list of ObjectId"),
+        (lambda store: store.delete([an_id().key]), "one of the ids is a bytes; give an ObjectId"),
+        (lambda store: store.get(None, bytearray(8)), "one of the ids is None; give an ObjectId"),
+        (lambda store: store.put(an_id().key, PAYLOAD, meta={}), "one of the ids is a bytes; give an ObjectId"),
+        (lambda store: store.put_many(Item(an_id(), PAYLOAD)), "items is an Item; give a list of Item"),
+        (lambda store: store.put_many([(an_id(), PAYLOAD)]), "one of the items is a tuple; give an Item"),
+        (lambda store: ObjectId("compressed_kv", "k" * 32), "a content key is a str; give one of Keys.digests"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_another_type_is_told_by_name(call: Callable[[Any], object], says: str) -> None:
+    with LocalStore(ROOT, NAMESPACE, FaultyFiles()) as store:
+        store.put(an_id(), PAYLOAD, meta={})
+        with pytest.raises(TypeError, match=re.escape(says)):
+            call(store)
+        assert read(store, an_id())[0] is Verdict.OK
