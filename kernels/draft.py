@@ -11,10 +11,10 @@ No device is touched.
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from .launch import Kernel, LaunchPlan, LaunchRefused, Pointer, Value
+from .launch import Kernel, LaunchPlan, LaunchRefused, Pointer, Value, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -96,5 +96,11 @@ class Draft:
 
 
 def named(record: DataclassInstance) -> dict[str, Any]:
-    """Fields of a dataclass by their names, as they are, for a draft."""
+    """Fields of a dataclass by their names, as they are, for a draft.
+
+    Raises:
+        LaunchRefused: it is none.
+    """
+    if not is_dataclass(record) or isinstance(record, type):
+        raise LaunchRefused(f"{shown(record)} is no record of values; fix: pass the one that the plan function names")
     return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -89,6 +89,17 @@ def test_a_bad_plan_is_refused_with_its_fix(changed: dict[str, Any], said: str) 
         planned(**changed)
 
 
+def test_slots_of_another_width_are_not_taken_for_others() -> None:
+    """A manager's slots and generations are int64, as torch's indexes are: read as int32, every other one is 0."""
+    launcher, ids = HostLauncher(), np.array([3, 2], np.int64)
+    with pytest.raises(LaunchRefused, match=r"'ids' \(const i32\*\) holds int64; fix: pass int32 or uint32"):
+        planned(ids=launcher.upload(ids).pointer, most=2)
+    wrong = checked(expected=launcher.upload(np.ones(4, np.int64)).pointer)
+    with pytest.raises(LaunchRefused, match=r"'expected' \(const u32\*\) holds int64; fix: pass uint32 or int32"):
+        planned(check=wrong)
+    assert planned(ids=launcher.upload(ids.astype(np.int32)).pointer, most=2).kernel.name == "gather"
+
+
 @pytest.mark.parametrize("empty", [{"most": 0}, {"bytes": 0}], ids=str)
 def test_nothing_to_copy_is_no_launch(empty: dict[str, int]) -> None:
     assert planned(**empty).is_empty

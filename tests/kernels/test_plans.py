@@ -280,6 +280,17 @@ def test_what_is_no_check_is_refused(plan: Callable[..., LaunchPlan], given: Any
         plan(**SOUND[plan] | {"check": given})
 
 
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [(plan, name) for plan, given in SOUND.items() for name, value in given.items() if isinstance(value, RECORDS)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_what_is_no_record_is_refused(plan: Callable[..., LaunchPlan], name: str) -> None:
+    for given in (5, Entries):
+        with pytest.raises(LaunchRefused, match="; fix: pass "):
+            plan(**SOUND[plan] | {name: given})
+
+
 @pytest.mark.parametrize("value", [-1.0, -1e-6, math.nan, math.inf, -math.inf, -1])
 @pytest.mark.parametrize(
     ("plan", "path"),
