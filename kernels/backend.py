@@ -25,14 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime.arena import Arena, RemoteBytes, RemoteMemory, check_slots
+from ..runtime.fill import Fill
 from ..runtime.layout import Layout
-from ..runtime.lease import Done
+from ..runtime.lease import Done, Lease
 from ..runtime.table import Fired
 from . import copies, packed_form
 from . import packed as packing
 from .device_words import DeviceWords, Pins
+from .held import Held, Pages
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .outbox import ALIGNMENT
+from .reading import Side
 from .reference import NumpyBackend, check_shape, fitting, slot_ids
 
 if TYPE_CHECKING:
@@ -323,6 +326,50 @@ class KernelBackend:
         """Bring the words in the launcher's memory up to date, before launches of one's own that look at them."""
         with self._launches():
             self.words.send()
+
+    def pages(self, kind: str, layer: int, *parts: str) -> Pages:
+        """Where parts of a layer lie in the slots, one behind the other: for the plans of launches of one's own.
+
+        Raises:
+            KeyError: the manager has no such kind, or its slots no such part.
+            ValueError: no manager has the backend yet; something lies between the parts; slots in host memory.
+        """
+        core = self._core()
+        if core is None:
+            raise ValueError("there are no slots yet; make a manager with the backend")
+        if kind not in core.pools:
+            raise KeyError(f"there are no slots of {kind!r}, but of {', '.join(core.pools)}")
+        return Pages.of(core.pools[kind].arena, layer, parts)
+
+    def held(self, holder: Fill | Lease, kind: str, each: int = 1) -> Held:
+        """Entries of what somebody holds: of a fill to be written, of a lease to be read. Sends the words, too.
+
+        A launch that comes later, when other words may have changed, has ``send_words`` before it.
+
+        Args:
+            holder: of the backend's manager.
+            kind: whose slots; all that the holder has of it.
+            each: entries of a slot.
+
+        Raises:
+            KeyError: the holder has no slots of that kind.
+            ValueError: another backend's, or no entries.
+            Refused: LEASE, or STALE, for one that is not open.
+        """
+        if holder.manager.backend is not self:
+            raise ValueError("who holds the slots has another backend's manager; fix: use holder.manager.backend")
+        if kind not in holder.slots:
+            raise KeyError(f"there are no slots of {kind!r} here, but of {', '.join(holder.slots) or 'nothing'}")
+        if each < 1:
+            raise ValueError(f"{each} entries a slot; fix: give at least 1")
+        side = Side.READER
+        if isinstance(holder, Fill):
+            holder.manager.check_open(holder)
+            side = Side.WRITER
+        slots, generations = holder.slots[kind], holder.generations[kind]
+        with self._launches():
+            self.words.send()
+            return Held.of(self.launcher, kind, self.words.of(kind), slots, generations, each, side)
 
     # ---- what runs at an event; the caller has the manager's lock ---------------------------------------------------
 

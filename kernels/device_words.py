@@ -1,8 +1,9 @@
 """The state words in a launcher's memory: a copy of the host's, and pins for the time of some launches.
 
 Words of the host are the truth of a slot's life. Those that changed are sent in stream order, by ``put_words``, before
-a launch that looks at words. Pins are taken and given back on the device alone, around launches that read; the host
-sees none of them, and gives a slot away only when the launches that might have one have ended.
+a launch of the backend that looks at words; whoever launches others has them sent before. Pins are taken and given back
+on the device alone, around launches that read; the host sees none of them, and gives a slot away only when the launches
+that might have one have ended.
 
 Pins of the host, which are leases, are not sent. A slot that nobody new may read, but that leases hold still, keeps on
 the device the word that it had before: what a lease may read on the host it may read there. Once the last pin is gone

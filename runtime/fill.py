@@ -25,6 +25,7 @@ class Fill(Handle):
         kinds: kinds that have slots here; under some window policies the window is not among them.
         places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
         slots: by kind, intp [n].
+        generations: by kind, int64 [n]: in which each slot was taken.
         fill_id, owner, epoch: who holds it, and since when.
         lossy: whether it goes on from lossy state or from a replay: then so is what is computed from it, and the store
             doesn't get it.

@@ -154,6 +154,12 @@ class Lease(Handle):
         return f"<Lease {self.lease_id} of {self.owner!r}: {self.length} tokens{marks}>"
 
     @property
+    def generations(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """By kind, int64 [n]: in which generation each of ``slots`` was leased. Refused (LEASE) as ``view`` is."""
+        self._manager.check_held(self)
+        return self._manager.lessor.receipt_of(self).generations
+
+    @property
     def state_data_ptrs(self) -> tuple[Component, ...]:
         """Every tensor of every layer, in the order of the profile's groups. Refused (LEASE) as ``view`` is."""
         self._manager.check_held(self)
@@ -170,9 +176,7 @@ class Lease(Handle):
         """
         if kind not in self.slots:
             raise KeyError(f"the lease has no slots of {kind!r}, but of {', '.join(self.slots)}")
-        self._manager.check_held(self)
-        leased = self._manager.lessor.receipt_of(self).generations[kind]
-        found = self._manager.read(kind, part, layer, self.slots[kind], leased)
+        found = self._manager.read(kind, part, layer, self.slots[kind], self.generations[kind])
         self._manager.check_held(self)  # what was gathered meanwhile may be another's
         found.flags.writeable = False
         return found

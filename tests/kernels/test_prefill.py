@@ -1,7 +1,7 @@
 """An engine's prefill over a manager: rows become entries by kernels, in the slots of a fill; others read them.
 
-The engine here has random rows in place of a model. Everything else is what an engine does: it reserves a fill, asks it
-where its tensors lie, launches ``compress_v4`` and ``compress_index_key`` there beside the state words, publishes, and
+The engine here has random rows in place of a model. Everything else is what an engine does: it reserves a fill, asks
+where its pages lie, launches ``compress_v4`` and ``compress_index_key`` there beside the state words, publishes, and
 goes on from the boundary of another request, whose tail holds the rows that the next window is pooled with.
 """
 
@@ -27,12 +27,14 @@ from kvfsm.kernels.compress import (
     compress_v4_plan,
 )
 from kvfsm.kernels.fp8 import Entries, gather_dequantise_v4, gather_dequantise_v4_plan
-from kvfsm.kernels.launch import Buffer, LaunchPlan, Pointer
+from kvfsm.kernels.held import Held
+from kvfsm.kernels.launch import LaunchPlan, Pointer
 from kvfsm.kernels.reading import Check, Side
+from kvfsm.runtime.answers import Reason
+from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
-from kvfsm.runtime.layout import Part
 from kvfsm.runtime.lease import Component, Lease
 from kvfsm.runtime.manager import Manager
 
@@ -123,13 +125,12 @@ class Engine:
 
     def compress(self, layer: Layer, fill: Fill, lease: Lease | None = None) -> Arrays:
         """Entries of all granules of a fill, where its slots lie; uint8 [entries], why one was refused."""
-        plan, refusals = self.plan(layer, fill, lease)
-        self.backend.send_words()
+        plan, entries = self.plan(layer, fill, lease)
         self.launcher.launch(plan)
-        return refusals.download()
+        return entries.refusals.download()
 
-    def plan(self, layer: Layer, fill: Fill, lease: Lease | None = None) -> tuple[LaunchPlan, Buffer]:
-        """The launch for that, and where it writes why an entry was refused."""
+    def plan(self, layer: Layer, fill: Fill, lease: Lease | None = None) -> tuple[LaunchPlan, Held]:
+        """The launch for that, and the entries that it makes."""
         given = self.windows(layer, fill.start, fill.stop, NOTHING if lease is None else CARRY)
         carried: dict[str, Any] = {}
         if lease is not None and layer.carried_by is not None:
@@ -146,29 +147,15 @@ class Engine:
         held = {name: self.launcher.upload(np.ascontiguousarray(getattr(given, name))) for name in arrays}
         counts = {name: getattr(given, name) for name in ("row_count", "row_stride", "position_count", "most")}
         on_device: Windows[Pointer] = Windows(**{name: one.pointer for name, one in held.items()}, **counts, **carried)
-        places, check, refusals = self.entries_of(layer, fill, fill.generations[layer.kind], Side.WRITER)
+        entries = self.backend.held(fill, layer.kind, layer.entries)
         plan_of = compress_v4_plan if layer.kind == "compressed_kv" else compress_index_key_plan
-        return plan_of(layer.compressor, on_device, places, check), refusals
+        places = self.places(layer, entries, entries.rows.pointer)
+        return plan_of(layer.compressor, on_device, places, entries.check), entries
 
-    def entries_of(
-        self, layer: Layer, holder: Fill | Lease, generations: Arrays, side: Side
-    ) -> tuple[Entries, Check[Pointer], Buffer]:
-        """Every entry of a layer in what somebody holds, and its words."""
-        page = self.component(holder, layer.kind, layer.number, layer.parts[0])
-        most = len(page.slots) * layer.entries
-        rows = np.tile(np.arange(layer.entries, dtype=np.uint32), len(page.slots))
-        pool = self.manager.core.pools[layer.kind]
-        extent = (len(pool) - 1) * page.stride + page.item_bytes + self.scale_bytes(layer)
-        upload = self.launcher.upload
-        refusals = upload(np.zeros(most, np.uint8))
-        expected = upload(np.repeat(generations, layer.entries).astype(np.uint32))
-        self.kept = [refusals, expected, upload(np.repeat(page.slots, layer.entries)), upload(rows)]
-        places = Entries(
-            Pointer(page.base, extent), page.stride, len(pool), layer.entries,
-            self.kept[2].pointer, self.kept[3].pointer, most,
-        )  # fmt: skip
-        words = self.backend.words.of(layer.kind)
-        return places, Check(layer.kind, words, expected.pointer, refusals.pointer, side), refusals
+    def places(self, layer: Layer, held: Held, rows: Pointer) -> Entries:
+        """Pages of a layer, and which entries of them a launch goes to."""
+        pages = self.backend.pages(layer.kind, layer.number, *layer.parts)
+        return Entries(*pages, layer.entries, held.ids.pointer, rows, held.most)
 
     def carry(self, layer: Layer, fill: Fill, end: int) -> None:
         """The rows before token ``end``, which the window after it is pooled with, into the fill's last slot."""
@@ -214,18 +201,7 @@ class Engine:
         return pages
 
     def page_bytes(self, layer: Layer) -> int:
-        return sum(part.payload_bytes for part in self.parts_of(layer))
-
-    def scale_bytes(self, layer: Layer) -> int:
-        return self.parts_of(layer)[1].payload_bytes
-
-    @staticmethod
-    def parts_of(layer: Layer) -> list[Part]:
-        layout = PROFILE.layouts[layer.kind]
-        found = {part.name: part for part in layout.parts if part.layer == layer.number}
-        data, scale = (found[name] for name in layer.parts)
-        assert scale.offset == data.offset + data.payload_bytes, "a page is its data, and its scales behind"
-        return [data, scale]
+        return sum(PROFILE.layouts[layer.kind].part(part, layer.number).payload_bytes for part in layer.parts)
 
     @staticmethod
     def component(holder: Fill | Lease, kind: str, layer: int, part: str) -> Component:
@@ -280,20 +256,13 @@ def test_what_was_compressed_is_attended_to_where_it_lies() -> None:
     engine.manager.publish(engine.prefill(0, 2))
     layer = LAYERS[0]
     with engine.acquire(2) as lease:
-        generations = engine.manager.core.pools[layer.kind].generations(lease.slots[layer.kind])
-        places, check, refusals = engine.entries_of(layer, lease, generations, Side.READER)
-        counts = engine.launcher.upload(np.full(2, layer.entries, np.uint32))
-        ids = engine.launcher.upload(lease.slots[layer.kind])
-        out = engine.launcher.empty((2, layer.entries, 512), np.uint16)
-        pages = Entries(
-            places.arena, places.stride, places.slots, places.page_rows, ids.pointer, counts.pointer, len(generations)
-        )
-        expected = engine.launcher.upload(generations.astype(np.uint32))
-        check = Check(check.kind, check.words, expected.pointer, check.refusals, Side.READER)
-        engine.backend.send_words()
-        engine.launcher.launch(gather_dequantise_v4_plan(pages, out.pointer, check))
+        held = engine.backend.held(lease, layer.kind)
+        counts = engine.launcher.upload(np.full(held.most, layer.entries, np.uint32))
+        out = engine.launcher.empty((held.most, layer.entries, 512), np.uint16)
+        pages = engine.places(layer, held, counts.pointer)
+        engine.launcher.launch(gather_dequantise_v4_plan(pages, out.pointer, held.check))
         found = out.download()
-        assert not refusals.download().any()
+        assert len(found) == 2 and not held.refusals.download().any()
     wanted = np.zeros_like(found)
     gather_dequantise_v4(
         engine.expected(layer),
@@ -310,7 +279,7 @@ def test_a_launch_that_comes_too_late_writes_nothing(layer: Layer) -> None:
     """Its fill is gone and the slots are another's: every entry is refused, by slot, and the other's bytes stay."""
     engine = Engine()
     late = engine.manager.reserve(engine.keys, 0, 2)
-    plan, refusals = engine.plan(layer, late)
+    plan, entries = engine.plan(layer, late)
     held = set(late.slots[layer.kind].tolist())
     engine.manager.abandon(late)
     engine.manager.publish(engine.prefill(0, 2))
@@ -319,5 +288,52 @@ def test_a_launch_that_comes_too_late_writes_nothing(layer: Layer) -> None:
         before = engine.read(layer, lease)
         engine.backend.send_words()
         engine.launcher.launch(plan)
-        assert set(refusals.download().tolist()) == {Refusal.STALE}
+        assert set(entries.refusals.download().tolist()) == {Refusal.STALE}
         assert (engine.read(layer, lease) == before).all()
+
+
+def test_what_is_not_held_here_has_no_entries() -> None:
+    engine, other = Engine(), Engine()
+    kind, fill = LAYERS[0].kind, engine.manager.reserve(engine.keys, 0, 2)
+    with pytest.raises(ValueError, match=r"another backend's manager; fix: use holder.manager.backend"):
+        other.backend.held(fill, kind)
+    with pytest.raises(KeyError, match="there are no slots of 'ondisk_prefix' here, but of compressed_kv, "):
+        engine.backend.held(fill, "ondisk_prefix")
+    with pytest.raises(ValueError, match="0 entries a slot; fix: give at least 1"):
+        engine.backend.held(fill, kind, 0)
+    engine.manager.publish(fill)
+    lease = engine.acquire(2)
+    assert {name: found.tolist() for name, found in lease.generations.items()} == {
+        name: engine.manager.core.pools[name].generations(slots).tolist() for name, slots in lease.slots.items()
+    }
+    assert engine.backend.held(lease, kind, 2).ids.download().tolist() == np.repeat(lease.slots[kind], 2).tolist()
+    engine.manager.release(lease)
+    for gone in (fill, lease):
+        with pytest.raises(Refused) as refused:
+            engine.backend.held(gone, kind)
+        assert refused.value.refusal is Reason.LEASE
+
+
+def test_pages_are_parts_that_lie_one_behind_the_other() -> None:
+    backend, layer = Engine().backend, LAYERS[0]
+    data, scale = (backend.pages(layer.kind, layer.number, part) for part in layer.parts)
+    both = backend.pages(layer.kind, layer.number, *layer.parts)
+    assert both.arena.address == data.arena.address and scale.arena.address > data.arena.address
+    assert both.arena.address + both.arena.bytes == scale.arena.address + scale.arena.bytes
+    assert (both.stride, both.slots) == (PROFILE.layouts[layer.kind].slot_bytes, SLOTS[layer.kind])
+    for parts, why in ((("scale", "data"), "'data' of layer 2 doesn't begin where 'scale' ends"), ((), "no part of")):
+        with pytest.raises(ValueError, match=why):
+            backend.pages(layer.kind, layer.number, *parts)
+    for kind, part in ((layer.kind, "keys"), ("ondisk_prefix", "data")):
+        with pytest.raises(KeyError):
+            backend.pages(kind, layer.number, part)
+    with pytest.raises(ValueError, match="there are no slots yet; make a manager with the backend"):
+        KernelBackend(HostLauncher()).pages(layer.kind, layer.number, *layer.parts)
+
+
+def test_slots_in_host_memory_have_no_pages() -> None:
+    engine, layer = Engine(), LAYERS[0]
+    memory = {kind: np.zeros(count * PROFILE.layouts[kind].slot_bytes, np.uint8) for kind, count in SLOTS.items()}
+    engine.manager.reallocate(SLOTS, buffers=memory)
+    with pytest.raises(ValueError, match="the slots of compressed_kv lie in memory of the host; fix: buffers=backend"):
+        engine.backend.pages(layer.kind, layer.number, *layer.parts)

@@ -5,23 +5,29 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.nvrtc import ARCHITECTURES
+
+from ..hostcuda.host import HostLauncher
 
 README = Path(__file__).parents[2] / "kernels" / "README.md"
 TEXT = README.read_text("utf-8")
 
 
-def test_its_blocks_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.S | re.M)
-    assert blocks
-    for code in blocks:
-        exec(compile(code, str(README), "exec"), {})
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.S | re.M)
+
+
+@pytest.mark.parametrize("code", BLOCKS, ids=["an engine's launches", "a kernel by itself"])
+def test_its_blocks_run(code: str) -> None:
+    given = {"launcher": HostLauncher()} if "KernelBackend(launcher)" in code else {}
+    exec(compile(code, str(README), "exec"), given)
 
 
 def test_what_needs_a_device_is_python_all_the_same() -> None:
     blocks = re.findall(r"^```py\n(.*?)^```$", TEXT, re.S | re.M)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for code in blocks:
         compile(code, str(README), "exec")
         for module, names in re.findall(r"^from (\S+) import (.+)$", code, re.M):
