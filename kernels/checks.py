@@ -141,6 +141,8 @@ class What(IntEnum):
     """An entry of a padding row is neither scratch nor the guard."""
     WORD = 8
     """A slot of a live row answers what the code says; wanted is the generation."""
+    POSITION = 9
+    """The last token of a live row is before the first; found is its position."""
 
 
 RECORD = np.dtype([
@@ -347,8 +349,8 @@ def check_topology(
         epoch: of the pool now.
         captured_epoch: of the pool at the capture.
         refused: uint8 [rows], written: LAYOUT where the signature differs, EPOCH, ILLEGAL for a wrong count of live
-            rows, else the code of the row's first entry that is wrong, NO_SLOT or what its slot answers; 0 for a row
-            that may run.
+            rows or a position below 0, else the code of the row's first entry that is wrong, NO_SLOT or what its slot
+            answers; 0 for a row that may run.
         ring: violations are added to it.
         kind: of the slots.
         slots: of the arena.
@@ -371,7 +373,7 @@ def check_topology(
         told.append((What.LIVE, 0, 0, Refusal.ILLEGAL, live, count))
         least = least or int(Refusal.ILLEGAL)
     for row in range(count):
-        wrong = list(_wrong_entries(rows, row, row < live, kind, slots, words, expected))
+        wrong = list(_wrong_of(rows, row, row < live, kind, slots, words, expected))
         told += wrong
         code = least or (wrong[0][3] if wrong else 0)
         if is_first or not refused[row]:
@@ -379,7 +381,7 @@ def check_topology(
     ring.add(told)
 
 
-def _wrong_entries(
+def _wrong_of(
     rows: Rows[Numbers],
     row: int,
     is_live: bool,
@@ -388,9 +390,12 @@ def _wrong_entries(
     words: npt.NDArray[np.uint64] | None,
     expected: Numbers | None,
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Records of one row, by column."""
+    """Records of one row: of its position, then of its entries."""
     width = rows.table.shape[1]
-    last = int(rows.positions[row]) // rows.span if is_live else 0
+    position = int(rows.positions[row]) if is_live else 0
+    if position < 0:
+        yield What.POSITION, row, 0, int(Refusal.ILLEGAL), position, 0
+    last = max(position, 0) // rows.span
     for column, slot in enumerate(rows.table[row].tolist()):
         no_slot = int(CallRefusal.NO_SLOT)
         if not is_live:
@@ -464,13 +469,13 @@ def verified_prefix_plan(
         LaunchRefused: sums on one side only, a check of a writer or with versions, or too little memory.
     """
     kernel = VERIFIED_PREFIX
+    if not isinstance(check, Check):
+        raise refused_check(kernel, check)
     draft = Draft(
         kernel, offsets=offsets, ids=ids, slots=slots, blocks=blocks, sums=sums, wanted=wanted, live=live, most=most,
         verified=verified, reasons=reasons, machine=machine_of(kernel, check.kind), words=check.words,
         expected=check.expected,
     )  # fmt: skip
-    if not isinstance(check, Check):
-        raise refused_check(kernel, check)
     if (sums is None) != (wanted is None):
         alone = "wanted" if sums is None else "sums"
         raise draft.refusal(alone, "pass sums and wanted, or None for both")

@@ -51,6 +51,9 @@ Bytes = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.uint16]
 
 ROW_WIDTH_MAX = 1024
+PAGE_ROWS_MAX = 1 << 16
+"""Kernels count a page's bytes in 32 bits."""
+
 INSERTED_AT_ONCE = 32
 """Rows that one block of threads inserts."""
 
@@ -353,6 +356,8 @@ def require_page(draft: Draft, row_bytes: int) -> None:
         LaunchRefused: so it is.
     """
     most = draft.number("most")
+    if draft.number("page_rows") > PAGE_ROWS_MAX:
+        raise draft.refusal("page_rows", f"pass at most {PAGE_ROWS_MAX}")
     require_slots(draft, row_bytes * draft.number("page_rows"))
     require_check(draft, most)
     draft.require_bytes(ids=4 * most, rows=4 * most)

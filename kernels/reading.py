@@ -100,7 +100,10 @@ def check_values(kernel: Kernel, check: Check[Pointer] | None) -> dict[str, Valu
     for name, value in memory.items():
         if value is None:
             raise kernel.refusal(name, "is None in a check; fix: pass a Pointer, or no check")
-    return values | memory | {"machine": machine_of(kernel, check.kind), "side": int(check.side)}
+    machine = machine_of(kernel, check.kind)
+    if check.versions is not None and check.kind != "indexer_state":
+        raise kernel.refusal("versions", f"is for {check.kind!r}, and keys alone have versions; fix: pass None")
+    return values | memory | {"machine": machine, "side": int(check.side)}
 
 
 def machine_of(kernel: Kernel, kind: str) -> int:
@@ -115,14 +118,14 @@ def machine_of(kernel: Kernel, kind: str) -> int:
     return kinds.index(kind)
 
 
-def refused_versions(kernel: Kernel) -> LaunchRefused:
-    """To raise for a check with versions, where the kernel would pass over them."""
-    return kernel.refusal("machine", "comes with versions, which this kernel doesn't compare; fix: pass versions=None")
 def refused_check(kernel: Kernel, given: object) -> LaunchRefused:
     """To raise for what is passed as a check, and is none."""
     return kernel.refusal("machine", f"comes from a check, not from {shown(given)}; fix: pass a Check")
 
 
+def refused_versions(kernel: Kernel) -> LaunchRefused:
+    """To raise for a check with versions, where the kernel would pass over them."""
+    return kernel.refusal("machine", "comes with versions, which this kernel doesn't compare; fix: pass versions=None")
 
 
 def require_check(draft: Draft, entries: int) -> None:

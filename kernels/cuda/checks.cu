@@ -142,6 +142,7 @@ enum What : kv_u32 {
   kScratch = 6,  // entry `column` of live row `row` is scratch
   kPadding = 7,  // entry `column` of padding row `row` is `found`, not scratch `wanted`
   kWord = 8,     // slot `found` at entry `column` of live row `row` answers `code`
+  kPosition = 9, // the last token of live row `row` is at `found`, before the first
 };
 }  // namespace kv_violation
 
@@ -219,7 +220,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_check_topology(
   }
 
   const bool is_live = (kv_i64)row < count;
-  const kv_i64 last = is_live ? positions[row] / span : 0;  // block of the last token
+  const kv_i64 position = is_live ? positions[row] : 0;
+  if (threadIdx.x == 0 && position < 0) {
+    record(ring, kv_violation::kPosition, row, 0, kv_refusal::kIllegal, position, 0);
+    refuse_row(&first, 2, kv_refusal::kIllegal);
+  }
+  const kv_i64 last = position < 0 ? 0 : position / span;  // block of the last token
   for (kv_u32 column = threadIdx.x; column < width; column += kThreads) {
     const kv_i32 slot = table[(kv_u64)row * width + column];
     kv_u32 what = 0;

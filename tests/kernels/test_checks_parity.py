@@ -225,6 +225,16 @@ def test_a_wrong_count_of_live_rows_refuses_every_row(launcher: Launcher, batch:
     assert What.LIVE in outcome.whats
 
 
+@pytest.mark.parametrize("position", [-1, -16, -(2**63)])
+def test_a_position_before_the_first_refuses_its_row_alone(launcher: Launcher, batch: Batch, position: int) -> None:
+    batch.positions[1] = position
+    outcome = batch.run(launcher)
+    assert (outcome.refused, outcome.whats) == ([0, Refusal.ILLEGAL, 0, 0], {What.POSITION})
+    assert outcome.told["found"].tolist() == [position]
+    batch.table[1, 0] = batch.guard
+    assert batch.run(launcher).whats == {What.POSITION, What.MISSING}
+
+
 MISTAKES = {
     What.ENTRY: (0, 1, 8),
     What.MISSING: (0, 2, -1),
@@ -263,7 +273,7 @@ def test_a_ring_without_room_counts_and_overwrites_nothing(launcher: Launcher, b
 
 def test_any_table_at_all(launcher: Launcher, batch: Batch, rng: np.random.Generator) -> None:
     batch.table = rng.integers(-2, batch.slots + 2, size=batch.table.shape).astype(np.int32)
-    batch.positions = rng.integers(0, 200, size=batch.rows)
+    batch.positions = rng.integers(-20, 200, size=batch.rows)
     batch.live[0] = rng.integers(batch.rows + 1)
     check: Check[npt.NDArray[Any]] = check_of(rng, batch.kind, batch.slots, batch.table.size)
     batch.words, batch.expected = check.words, check.expected.reshape(batch.table.shape)

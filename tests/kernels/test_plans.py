@@ -354,6 +354,16 @@ def test_there_is_at_least_one(plan: Callable[..., LaunchPlan], name: str) -> No
         plan(**changed(SOUND[plan], path, 0))
 
 
+PAGED = [plan for plan, given in SOUND.items() if isinstance(given.get("entries"), Entries)]
+
+
+@pytest.mark.parametrize("plan", PAGED, ids=lambda plan: plan.__name__)
+def test_a_page_is_no_longer_than_kernels_count(plan: Callable[..., LaunchPlan]) -> None:
+    """Else a page that is refused would be cleared in part only."""
+    with pytest.raises(LaunchRefused, match=r"'page_rows' .* is 65537; fix: pass at most 65536"):
+        plan(**changed(SOUND[plan], ("entries", "page_rows"), 65537))
+
+
 CHECKED = [plan for plan, given in SOUND.items() if "check" in given and plan is not copies.indexer_gather_plan]
 
 
@@ -361,6 +371,13 @@ CHECKED = [plan for plan, given in SOUND.items() if "check" in given and plan is
 def test_versions_that_nobody_would_compare_are_refused(plan: Callable[..., LaunchPlan]) -> None:
     with pytest.raises(LaunchRefused, match=r"'machine' .* comes with versions, .*; fix: pass versions=None"):
         plan(**changed(SOUND[plan], ("check", "versions"), at(1 << 20)))
+
+
+def test_versions_are_an_indexers() -> None:
+    """The kernel compares them where indexer_state's words have theirs; other kinds have other bits there."""
+    given = changed(SOUND[copies.indexer_gather_plan], ("check", "kind"), "compressed_kv")
+    with pytest.raises(LaunchRefused, match=r"'versions' .* is for 'compressed_kv', and keys alone"):
+        copies.indexer_gather_plan(**given)
 
 
 @pytest.mark.parametrize("plan", CHECKED, ids=lambda plan: plan.__name__)
