@@ -65,11 +65,20 @@ class Head:
         return replace(self, phase=phase)
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is the first message of its step."""
+        return self.phase is Phase.SAY and self.vote == 1
+
+    @property
     def words(self) -> str:
         """The exchange, for people."""
         phase = "says" if self.phase is Phase.SAY else "confirms"
-        requests = "1 request" if self.asks == 1 else f"{self.asks} requests"
-        return f"{phase} in vote {self.vote} of step {self.step}, on {requests}"
+        return f"{phase} in vote {self.vote} of step {self.step}, on {self.requests}"
+
+    @property
+    def requests(self) -> str:
+        """How many it is about."""
+        return "1 request" if self.asks == 1 else f"{self.asks} requests"
 
 
 def heed(mine: Head, messages: Sequence[bytes]) -> list[bytes]:
@@ -93,12 +102,13 @@ def heed(mine: Head, messages: Sequence[bytes]) -> list[bytes]:
                 raise RankFailed(head.rank, body.decode("utf-8", "replace"))
     if mine.phase is Phase.FAILED:
         return bodies
-    if len({(head.step, head.vote, head.phase, head.asks) for head in heads}) > 1:
+    asks = {0} if mine.is_first else {head.asks for head in heads}  # the first message of a step names its requests
+    if len(asks) > 1 or len({(head.step, head.vote, head.phase) for head in heads}) > 1:
         raise RanksDiverged("which exchange this is", [head.words for head in heads])
     if len({head.stream for head in heads}) > 1:
         raise RanksDiverged("what they decided before", [f"decisions {head.stream.hex()}" for head in heads])
     if len({head.digest for head in heads}) > 1:
-        what, said = _where(mine, bodies)
+        what, said = _where(heads, bodies)
         raise RanksDiverged(what, said or [f"digest {head.digest.hex()}" for head in heads])
     return bodies
 
@@ -157,11 +167,18 @@ def _head(message: bytes) -> Head | None:
 _PHASES = frozenset(Phase)
 
 
-def _where(mine: Head, bodies: Sequence[bytes]) -> tuple[str, list[str]]:
-    """The first request that ranks name differently."""
-    if mine.phase is Phase.SAY:
-        for n in range(mine.asks):
-            tags = [body[4 * n : 4 * n + 4].hex() for body in bodies]
-            if len(set(tags)) > 1:
-                return f"request {n} of step {mine.step}", [f"its digest is {tag}" for tag in tags]
-    return f"options of step {mine.step}, or of those who schedule; give the same on all ranks", []
+def _where(heads: Sequence[Head], bodies: Sequence[bytes]) -> tuple[str, list[str]]:
+    """The first request that ranks name differently, or that some don't have."""
+    step = heads[0].step
+    if heads[0].phase is Phase.SAY:
+        for n in range(max(head.asks for head in heads)):
+            said = [_named(n, head, body) for head, body in zip(heads, bodies, strict=True)]
+            if len(set(said)) > 1:
+                whole = [f"{one}, of {head.requests}" for one, head in zip(said, heads, strict=True)]
+                return f"request {n} of step {step}", whole if len({head.asks for head in heads}) > 1 else said
+    return f"options of step {step}, or of those who schedule; give the same on all ranks", []
+
+
+def _named(n: int, head: Head, body: bytes) -> str:
+    """How a rank names a request of a step."""
+    return f"its digest is {body[4 * n : 4 * n + 4].hex()}" if n < head.asks else "it has none"

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from .arguments import check_is, check_whole
+from .generated.budget import BudgetTable
+
 TIERS = ("store", "packed")
 """Where a load's bytes come from."""
+
+_MOST = BudgetTable.LAYOUT.field("count").high
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,8 @@ class Limits:
         bytes: the same in bytes.
 
     Raises:
-        ValueError: a limit below 1, or another tier.
+        ValueError: a limit below 1, or above what is counted, or another tier.
+        TypeError: a limit that is no whole number, or limits by no tier.
     """
 
     requests: int | None = None
@@ -29,11 +35,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for unit, limits in (("blocks", self.blocks), ("bytes", self.bytes)):
+            check_is(unit, limits, Mapping, "whole numbers by tier, such as {'store': 16}")
             if unknown := sorted(set(limits) - set(TIERS)):
                 raise ValueError(f"limits of {unit} for tiers {unknown}; tiers are {', '.join(TIERS)}")
         for name, limit in self.by_name().items():
-            if limit < 1:
-                raise ValueError(f"at most {limit} {name}; give at least 1, or no limit")
+            check_whole(name, limit, "a whole number of at least 1, or no limit")
+            if not 1 <= limit <= _MOST:
+                raise ValueError(f"at most {limit} {name}; give 1 to {_MOST}, or no limit")
 
     def by_name(self) -> dict[str, int]:
         """Each limit by what it limits."""

@@ -92,7 +92,7 @@ class Live:
         attempts: times that a load of it which failed is tried again.
         begun: the first work of its row; or Refused, with the reason that it was rejected for; cancelled when given up.
         fault: what a load of it raised last, why its keys could not be published, or why it ended before it had all its
-            tokens.
+            tokens: of one that was rejected what ``begun`` raises.
         rebuild: indexer keys that it computes before it begins.
         rebuilt: tokens as far as rebuilds of it have come since it came or was preempted.
         incarnation: of its row; the row is its own for as long as that is the row's.

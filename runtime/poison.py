@@ -37,7 +37,7 @@ class Guard:
         lock: made once; used as a context manager only.
         audit: says what is wrong, as sentences that begin with an invariant's name; called under the lock.
         events: the last calls of events, oldest first; None where none are recorded.
-        left: called under the lock each time before it is let go, but by an audit; told whether the manager is poisoned.
+        left: called under the lock each time before it is let go, but for an audit; told whether it is poisoned.
 
     Attributes:
         lock: the lock itself, for what may look at a poisoned manager.

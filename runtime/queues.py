@@ -6,12 +6,15 @@ Times are any growing numbers of the caller's clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from types import MappingProxyType
 
 from .answers import Answer
+from .arguments import check_is, check_whole
 
 
 class Queue(StrEnum):
@@ -110,6 +113,7 @@ class Queues:
 
     Raises:
         ValueError: a weight that is not above 0, or a negative ``ageing`` or ``patience``.
+        TypeError: what is no number, or weights by no owner.
 
     Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
     """
@@ -121,16 +125,32 @@ class Queues:
         ageing: float = 0.0,
         patience: int = 16,
     ) -> None:
+        check_is("weights", weights, Mapping, "numbers by owner, such as {'a': 2.0}")
         for owner, weight in weights.items():
-            if not weight > 0:
+            check_is("an owner", owner, str, "names")
+            check_is(f"the weight of {owner!r}", weight, Real, "a number above 0")
+            if not 0 < weight < math.inf:
                 raise ValueError(f"owner {owner!r} has weight {weight}; give a number above 0")
-        if ageing < 0 or patience < 0:
+        check_is("ageing", ageing, Real, "a number of at least 0")
+        check_whole("patience", patience, "a whole number of at least 0")
+        if not 0 <= ageing < math.inf or patience < 0:
             raise ValueError(f"ageing={ageing}, patience={patience}; give numbers of at least 0")
         self._weights = dict(weights)
         self._ageing = ageing
         self.patience = patience
         self._lines = {queue: _Line() for queue in Queue}
         self._where: dict[int, Queue] = {}
+        self._serves = False
+
+    def serve(self) -> None:
+        """Be one scheduler's from now on, whose numbers are not another's.
+
+        Raises:
+            ValueError: they are another's.
+        """
+        if self._serves:
+            raise ValueError("these queues are another scheduler's; give each scheduler Queues() of its own")
+        self._serves = True
 
     def __len__(self) -> int:
         return len(self._where)

@@ -82,8 +82,8 @@ class LocalGroup:
         meeting, n = self._meeting, self.calls
         self.calls += 1
         with meeting.changed:
-            if self._rank in meeting.gone:  # others go on without it, or not at all
-                raise RankLost([self._rank], meeting.gone[self._rank])
+            if (why := meeting.gone.get(self._rank)) is not None:  # others go on without it, or not at all
+                raise RankLost([self._rank], f"that is this rank itself, and the others wait for it no more ({why})")
             given = meeting.calls.setdefault(n, {})
             given[self._rank] = bytes(data)
             meeting.changed.notify_all()

@@ -341,7 +341,9 @@ class RunningRows:
         for live in lives if given is not None else ():
             if live.keys.tokens != live.computed:
                 what = f"the keys of request {live.number} have {live.keys.tokens} tokens, and its row {live.computed}"
-                raise ValueError(f"{what}; tokens= goes on from keys that have them all")
+                long = "they have more than its prompt had: submit keys of the prompt alone, or give no tokens="
+                short = "tokens= goes on from keys that have them all"
+                raise ValueError(f"{what}; {long if live.keys.tokens > live.computed else short}")
 
     def _grown(self, lives: list[Live], given: Mapping[Live, list[int]] | None, gone: list[Live]) -> Stepped:
         """Rows have grown, and keys grow with them."""

@@ -39,16 +39,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, InvalidStateError
 from contextlib import AbstractContextManager, suppress
-from types import MappingProxyType
+from numbers import Real
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from .admission import Admission, Limits, Stage
 from .agreement import Agreement
+from .arguments import check_call, check_is, check_whole
 from .engine_calls import EngineCalls
 from .errors import Poisoned
 from .generated.queued import QueuedState, QueuedTable
@@ -61,7 +64,7 @@ from .queues import Queue, Queues
 from .rank_turns import RankTurns
 from .running_rows import RunningRows
 from .service import Service
-from .serving_report import Report
+from .serving_report import Report, StoreReport
 from .ticket import Ticket
 from .turns import Turns
 
@@ -126,8 +129,8 @@ class Scheduler:
         live: live requests by number.
 
     Raises:
-        ValueError: an option out of its range.
-        TypeError: an agreement that is none.
+        ValueError: an option out of its range, or queues of another scheduler.
+        TypeError: an option of another type.
     """
 
     def __init__(
@@ -146,14 +149,13 @@ class Scheduler:
         lock: Callable[[], AbstractContextManager[Any]] = threading.Lock,
         agreement: Agreement | None = None,
     ) -> None:
-        manager.profile.check_step(chunk)
-        high = QueuedTable.LAYOUT.field("tries").high
-        if unknown := [queue for queue in budgets if queue not in set(Queue)]:
-            raise ValueError(f"budgets of {unknown}; queues are {', '.join(Queue)}")
-        if low := [f"{budget} for '{queue}'" for queue, budget in budgets.items() if not budget > 0]:
-            raise ValueError(f"budgets of {', '.join(low)}; give numbers above 0, or none")
-        if requests < 1 or not 0 <= attempts <= high:
-            raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")
+        check_call("executor.submit", getattr(executor, "submit", None), "an executor, such as ThreadPoolExecutor(2)")
+        check_is("limits", limits, (Limits, NoneType), "Limits(...), or None")
+        check_is("queues", queues, (Queues, NoneType), "Queues(...), or None")
+        check_is("boundaries", boundaries, bool, "True or False")
+        check_call("clock", clock, "what says the time, such as time.monotonic")
+        check_call("lock", lock, "what makes a lock, such as threading.Lock")
+        _check_numbers(manager, chunk, budgets, requests, attempts)
         if agreement is not None and not isinstance(agreement, Agreement):
             raise TypeError(f"agreement={agreement!r}; give an Agreement(group, manager) of this rank, or None")
         if agreement is not None and agreement.manager is not manager:
@@ -161,6 +163,7 @@ class Scheduler:
         self.manager = manager
         self.admission = Admission(manager, limits, boundaries=boundaries)
         self.queues = Queues() if queues is None else queues  # empty ones are false
+        self.queues.serve()
         self._attempts = attempts
         ageing = clock if agreement is None else lambda: float(agreement.exchanges)
         self._requests = LiveRequests(manager, self.queues, requests, clock, ageing)
@@ -185,7 +188,8 @@ class Scheduler:
         """A request comes. It waits in the queue of what it misses first, and has nothing yet.
 
         Args:
-            keys: of its prompt, with all its whole granules at least. They are the request's from now on.
+            keys: of its prompt, with all its whole granules at least. They are the request's from now on. Where they
+                have more tokens than the prompt, ``decode`` and ``accept`` can't extend them.
             tokens: length of the prompt; that of the keys by default.
             owner: who asks; turns are shared fairly between owners.
 
@@ -193,10 +197,13 @@ class Scheduler:
             Refused: BACKPRESSURE when as many as there may be are live, or some of another scheduler of this manager;
                 IDENTITY for keys of another model.
             ValueError: no tokens, or more whole granules than the keys have.
-            TypeError: no keys.
+            TypeError: no keys, no whole number of tokens, or no name.
         """
         self.manager.check_keys(keys)
+        check_is("owner", owner, str, "a name, '' by default")
         tokens = keys.tokens if tokens is None else tokens
+        check_whole("tokens", tokens, "a whole number, or None for as many as the keys have")
+        tokens = operator.index(tokens)
         if tokens < 1:
             raise ValueError(f"a prompt of {tokens} tokens; give at least 1")
         if tokens // keys.granule > len(keys):
@@ -319,7 +326,8 @@ class Scheduler:
 
         Whoever gives room back wakes it, be it no request of this scheduler, and so do loads that end. But no one is
         told when the device ends: where slots wait for that (``done``), the engine calls ``wake`` when a step of its
-        has ended, or gives a timeout.
+        has ended, or gives a timeout. Among ranks the others are in ``schedule`` meanwhile, and wait for this one no
+        longer than the group's deadline: the timeout is well below that. While nobody is live it waits for who comes.
 
         Raises:
             Poisoned: an invariant broke, before or meanwhile.
@@ -391,8 +399,9 @@ class Scheduler:
             counts: drafts of each, or of all of them.
 
         Raises:
-            Refused: GAP where the model's tail or window has no rows for so many, POOL_FULL without slots. Nothing has
-                changed then: go on with fewer, or with ``decode``, which makes room.
+            Refused: GAP where the model's tail or window has no rows for so many, POOL_FULL without slots, CAPACITY
+                where there will never be any. Nothing has changed then: go on with fewer, or with ``decode``, which
+                makes room.
             ValueError: as for ``decode``, or a request that has open drafts.
         """
         return self._running.propose(self._named(lives), counts)
@@ -493,8 +502,8 @@ class Scheduler:
             done: whether the device has ended the steps begun so far; slots that it uses wait for it.
 
         Returns:
-            Whether no bytes of a load arrive any more. If so, and the device has ended, ``Manager.reallocate`` needs no
-            ``void`` for what requests of this scheduler held. If not, ``wait`` and call this again.
+            True where no bytes of a load arrive any more. Then, and once the device has ended, ``Manager.reallocate``
+            needs no ``void`` for what requests of this scheduler held. If False, ``wait`` and call this again.
         """
         tickets: list[Ticket] = []
         with self._running.lock:
@@ -523,7 +532,8 @@ class Scheduler:
             states = {state.name.lower(): self._requests.count(state) for state in QueuedState}
             states = {name: count for name, count in states.items() if count and name != "absent"}
             in_flight = {name: self.admission.taken(name) for name in self.admission.limits.by_name()}
-            return self._requests.tally.report(depths, states, in_flight)
+            store = StoreReport(self.manager.store_failures, self.manager.storer.error)
+            return self._requests.tally.report(depths, states, in_flight, store)
 
     # ---- small helpers ----------------------------------------------------------------------------------------------
 
@@ -584,3 +594,24 @@ class Scheduler:
         if reservation is not None and reservation.stage is not Stage.ENDED:
             self.admission.cancel_now(reservation, done)
         return [ticket for ticket in tickets if ticket is not None]
+
+
+def _check_numbers(
+    manager: Manager, chunk: int | None, budgets: Mapping[Queue, float], requests: int, attempts: int
+) -> None:
+    """Raise TypeError or ValueError for what a scheduler can't count by."""
+    if chunk is not None:
+        check_whole("chunk", chunk, f"a multiple of the granule, {manager.profile.granule}, or None")
+    manager.profile.check_step(chunk)
+    check_is("budgets", budgets, Mapping, "numbers by queue, such as {Queue.DISK: 1e9}")
+    if unknown := [queue for queue in budgets if queue not in set(Queue)]:
+        raise ValueError(f"budgets of {unknown}; queues are {', '.join(Queue)}")
+    for queue, budget in budgets.items():
+        check_is(f"the budget of '{queue}'", budget, Real, "a number above 0, or none")
+    if low := [f"{budget} for '{queue}'" for queue, budget in budgets.items() if not budget > 0]:
+        raise ValueError(f"budgets of {', '.join(low)}; give numbers above 0, or none")
+    for name, count in {"requests": requests, "attempts": attempts}.items():
+        check_whole(name, count, "a whole number")
+    high = QueuedTable.LAYOUT.field("tries").high
+    if requests < 1 or not 0 <= attempts <= high:
+        raise ValueError(f"requests={requests}, attempts={attempts}; give at least 1, and 0 to {high}")

@@ -30,6 +30,19 @@ class QueueReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Writes of what was published, by whomever, since the manager was made: one that fails is told nowhere else.
+
+    Attributes:
+        failures: writes that failed.
+        error: the last of these, in words; None where there was none.
+    """
+
+    failures: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Counts since the scheduler was made, but for ``states``, ``in_flight`` and the depths, which are those of now.
 
@@ -50,6 +63,7 @@ class Report:
         loads_failed: loads that ended without all their bytes.
         rebuilds: times that missing indexer keys were given out to be computed before a request began.
         rebuilds_failed: those of these whose keys could not be published any more.
+        store: what the store did not take.
     """
 
     queues: Mapping[Queue, QueueReport]
@@ -68,6 +82,7 @@ class Report:
     loads_failed: int
     rebuilds: int
     rebuilds_failed: int
+    store: StoreReport
 
 
 _COUNTED = tuple(one.name for one in fields(Report) if one.type == "int")
@@ -104,7 +119,7 @@ class Tally:
         self._longest[queue] = max(self._longest[queue], waited)
 
     def report(
-        self, depths: Mapping[Queue, int], states: Mapping[str, int], in_flight: Mapping[str, int]
+        self, depths: Mapping[Queue, int], states: Mapping[str, int], in_flight: Mapping[str, int], store: StoreReport
     ) -> Report:
         """All of it, as it is now."""
         queues = {
@@ -117,5 +132,6 @@ class Tally:
             in_flight=MappingProxyType(dict(in_flight)),
             rejected=MappingProxyType(dict(self.rejected)),
             deferred=MappingProxyType(dict(self.deferred)),
+            store=store,
             **self._counts,
         )

@@ -67,12 +67,14 @@ class Storer:
 
     Attributes:
         open: writes that are under way: what the store reads just now.
+        error: of the last write of what was published that failed, in words; ``Manager.store_failures`` counts these.
     """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._numbers = itertools.count(1)
         self.open: list[Writing] = []
+        self.error: str | None = None
 
     def hold(self, kept: Kept) -> Held:
         """Protect slots that the store is about to read, all or none. The caller holds the lock.
@@ -117,9 +119,10 @@ class Storer:
             self.put(writing.digests, writing.salt, writing.kept, writing.epoch)
         except EpochEnded:
             return  # a reset came in between: nothing is wrong, and nothing is kept
-        except StoreError:
+        except StoreError as error:
             with self._manager.lock:
                 self._manager.store_failures += 1
+                self.error = f"{type(error).__name__}: {error}"
         finally:
             with self._manager.lock:
                 self.unhold(writing.held, writing.segment, writing.at)

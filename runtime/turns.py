@@ -217,14 +217,17 @@ class Turns:
             self._starving.append(live)
 
     def _reject(self, live: Live, why: Rejected) -> None:
+        refused = Refused(why.reason, why.layer, why.detail)
         with self._manager.lock:
             if self._requests.refusal("reject", live) is not None:
                 return  # it was given up meanwhile
+            live.fault = refused
             self._requests.fire("leave", live)
             self._requests.forget(live)
             self._requests.tally.rejected[why.reason.name] += 1
         if live.begun.set_running_or_notify_cancel():
-            live.begun.set_exception(Refused(why.reason, why.layer, why.detail))
+            live.begun.set_exception(refused)
+        self._changed()  # nobody may be left to wait for
 
     def _admit(self, live: Live, reservation: Reservation, queue: Queue) -> None:
         """It has what it needs."""

@@ -279,8 +279,30 @@ def test_a_step_left_out_is_told() -> None:
         agreement.step([])
 
     text, *_ = diverging(part)
-    assert text.startswith("ranks differ in which exchange this is: rank 0, 2: ")
-    assert "says in vote 1 of step 0, on 3 requests" in text and "rank 1: says in vote 1 of step 0, on 0" in text
+    assert text.startswith("ranks differ in request 0 of step 0: rank 0, 2: its digest is ")
+    assert ", of 3 requests; rank 1: it has none, of 0 requests" in text
+
+
+def test_another_exchange_of_the_same_step_is_told() -> None:
+    def part(rank: int, agreement: Agreement, asks: list[Ask]) -> None:
+        if rank == 1:
+            agreement.vote(True)
+        else:
+            agreement.step(asks)
+
+    text, *_ = diverging(part)
+    assert text.startswith("ranks differ in which exchange this is: rank 0, 2: says in vote 1 of step 0, on 3 requests")
+    assert "; rank 1: confirms in vote 1 of step 0, on 0 requests" in text
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_one_request_more_is_told_by_the_first_that_differs(more: int) -> None:
+    def part(rank: int, agreement: Agreement, asks: list[Ask]) -> None:
+        agreement.step(asks if rank == 1 else [one for place, one in enumerate(asks) if place != more])
+
+    text, *_ = diverging(part)
+    assert text.startswith(f"ranks differ in request {more} of step 0: rank 0, 2: ")
+    assert ("rank 0, 2: it has none, of 2 requests" in text) == (more == 2) and ", of 3 requests" in text
 
 
 def test_another_order_is_told_by_the_first_request_that_differs() -> None:
@@ -343,8 +365,8 @@ def test_a_loop_of_agreements_that_one_rank_leaves_early_is_told() -> None:
         agreement.step(asks)
 
     text, *_ = diverging(part)
-    assert "rank 0, 2: says in vote 1 of step 2, on 1 request;" in text
-    assert "rank 1: says in vote 1 of step 2, on 3 requests" in text
+    assert "differ in request 0 of step 2: " in text and ", of 1 request; rank 1: " in text
+    assert text.endswith(", of 3 requests")
 
 
 def test_a_conditional_exchange_is_told() -> None:
@@ -494,7 +516,9 @@ def test_who_does_not_come_within_the_deadline_is_named_and_is_told_when_it_come
                 given_up.wait(60)
             return error.ranks, error.why
 
-    assert together(managers, part, deadline=0.5) == [((1,), "no answer within 0.5 s")] * 3
+    late = "no answer within 0.5 s"
+    itself = f"that is this rank itself, and the others wait for it no more ({late})"
+    assert together(managers, part, deadline=0.5) == [((1,), late), ((1,), itself), ((1,), late)]
     assert nothing_held(managers)
 
 

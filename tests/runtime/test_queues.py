@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,31 @@ def answer(replay: range | None = None, **verdicts: str) -> Answer:
 )
 def test_the_first_outstanding_object_decides(said: Answer, queue: Queue) -> None:
     assert queue_of(said) is queue
+
+
+def test_queues_are_one_schedulers() -> None:
+    queues = Queues()
+    queues.serve()
+    with pytest.raises(ValueError, match=r"another scheduler's; give each scheduler Queues\(\) of its own"):
+        queues.serve()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"weights": [("a", 1.0)]}, TypeError, "weights is a list; give numbers by owner"),
+        ({"weights": {1: 1.0}}, TypeError, "an owner is an? int; give names"),
+        ({"weights": {"a": "2"}}, TypeError, "the weight of 'a' is a str; give a number above 0"),
+        ({"weights": {"a": float("inf")}}, ValueError, "owner 'a' has weight inf; give a number above 0"),
+        ({"ageing": "1"}, TypeError, "ageing is a str; give a number of at least 0"),
+        ({"ageing": float("nan")}, ValueError, "ageing=nan"),
+        ({"patience": 2.5}, TypeError, "patience is 2.5; give a whole number of at least 0"),
+        ({"patience": True}, TypeError, "patience is True"),
+    ],
+)
+def test_options_that_can_not_be_meant(options: dict[str, Any], kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        Queues(**options)
 
 
 def served(queues: Queues, queue: Queue, budget: float) -> list[int]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kvfsm.runtime.errors import Poisoned, Refused
-from kvfsm.runtime.queues import Queue
+from kvfsm.runtime.limits import Limits
+from kvfsm.runtime.queues import Queue, Queues
 from kvfsm.runtime.scheduler import Live, Scheduler
 
 from .bench import A, Bench
@@ -67,6 +70,75 @@ def test_budgets_that_grant_nothing_are_refused() -> None:
     Scheduler(bench.manager, bench.executor, budgets={Queue.DISK: float("inf")})
 
 
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"executor": None}, "executor.submit is None; give an executor, such as ThreadPoolExecutor"),
+    ({"limits": {"requests": 2}}, r"limits is a dict; give Limits\(...\), or None"),
+    ({"queues": {"a": 1}}, r"queues is a dict; give Queues\(...\), or None"),
+    ({"budgets": [Queue.DISK]}, "budgets is a list; give numbers by queue"),
+    ({"budgets": {Queue.DISK: "1"}}, "the budget of 'disk' is a str; give a number above 0"),
+    ({"chunk": 2.0 * A}, f"chunk is {2.0 * A}; give a multiple of the granule, {A}, or None"),
+    ({"boundaries": 1}, "boundaries is an? int; give True or False"),
+    ({"attempts": 1.5}, "attempts is 1.5; give a whole number"),
+    ({"requests": True}, "requests is True; give a whole number"),
+    ({"clock": 5.0}, "clock is a float; give what says the time"),
+    ({"lock": threading.Lock()}, "lock is a .*lock; give what makes a lock"),
+]
+
+
+@pytest.mark.parametrize(("option", "says"), OPTIONS, ids=[next(iter(option)) for option, _ in OPTIONS])
+def test_options_of_another_type_are_refused_at_once(option: dict[str, Any], says: str) -> None:
+    bench, queues = Bench(), Queues()
+    with pytest.raises(TypeError, match=says):
+        Scheduler(bench.manager, **({"executor": bench.executor, "queues": queues} | option))
+    Scheduler(bench.manager, bench.executor, queues=queues)  # which are nobody's yet
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind", "says"),
+    [
+        ({"requests": 2.5}, TypeError, "requests is 2.5; give a whole number of at least 1, or no limit"),
+        ({"requests": True}, TypeError, "requests is True"),
+        ({"blocks": 3}, TypeError, "blocks is an? int; give whole numbers by tier"),
+        ({"blocks": {"store": "3"}}, TypeError, "blocks from the store is '3'"),
+        ({"bytes": {"packed": 1e6}}, TypeError, "bytes from the packed is 1000000.0"),
+        ({"bytes": {"store": 1 << 48}}, ValueError, f"{1 << 48} bytes from the store; give 1 to {(1 << 48) - 1}"),
+    ],
+)
+def test_limits_that_can_not_be_counted(limits: dict[str, Any], kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        Limits(**limits)
+
+
+def test_queues_serve_one_scheduler() -> None:
+    bench, queues = Bench(), Queues()
+    Scheduler(bench.manager, bench.executor, queues=queues)
+    with pytest.raises(ValueError, match="these queues are another scheduler's"):
+        Scheduler(bench.manager, bench.executor, queues=queues)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tokens": 50.5}, "tokens is 50.5; give a whole number, or None"),
+        ({"tokens": 20.0}, "tokens is 20.0"),
+        ({"tokens": True}, "tokens is True"),
+        ({"tokens": "20"}, "tokens is '20'"),
+        ({"owner": None}, "owner is None; give a name"),
+        ({"owner": 3}, "owner is an? int"),
+    ],
+)
+def test_what_a_request_can_not_be_is_refused_when_it_comes(given: dict[str, Any], says: str) -> None:
+    bench = Bench()
+    good = bench.submit(prompt(3, 20))
+    keys = bench.manager.keys(prompt(4, 60))
+    with pytest.raises(TypeError, match=says):
+        bench.scheduler.submit(keys, **given)
+    assert list(bench.scheduler.live.values()) == [good]
+    bench.scheduler.submit(keys, np.int64(60), owner="a")  # type: ignore[arg-type]  # a whole number all the same
+    assert [number for number, *_ in bench.granted()] == [1, 2]
+    bench.over()
+
+
 def test_keys_cover_the_prompt() -> None:
     bench = Bench()
     keys = bench.manager.keys(prompt(3, 2 * A))
@@ -80,7 +152,7 @@ def test_keys_cover_the_prompt() -> None:
 def test_tokens_are_no_keys() -> None:
     bench = Bench()
     for call in (bench.scheduler.submit, bench.manager.match, lambda some: bench.manager.reserve(some, 0, 1)):
-        with pytest.raises(TypeError, match="this is a list; give keys"):
+        with pytest.raises(TypeError, match="is a list; give keys"):
             call(prompt(3, 20))  # type: ignore[arg-type]
     bench.over()
 

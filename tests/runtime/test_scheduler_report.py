@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
 from kvfsm.runtime.admission import Limits
 from kvfsm.runtime.queues import Queue, Queues
+from kvfsm.runtime.scheduler import Scheduler
+from kvfsm.runtime.serving_report import StoreReport
+from kvfsm.runtime.stores.store import Item, StoreFull
 
-from .bench import HIT, A, Bench
-from .serving import prompt
+from .bench import HIT, LLAMA, A, Bench
+from .serving import ByHand, Shelf, make, prompt
 
 
 def test_each_way_of_a_request_is_counted() -> None:
@@ -45,6 +49,32 @@ def test_one_that_ends_for_want_of_room_is_counted_apart() -> None:
     report = bench.scheduler.report()
     assert (report.cut_short, report.finished) == (1, 0)
     bench.over()
+
+
+def test_what_the_store_did_not_take_is_told() -> None:
+    store = Full()
+    manager = make(24, LLAMA, store)
+    scheduler = Scheduler(manager, ByHand())
+    lives = [scheduler.submit(manager.keys(prompt(seed, A))) for seed in (3, 4)]
+    assert scheduler.report().store == StoreReport(0, None)
+    for number, live in enumerate(lives):
+        scheduler.schedule()
+        assert scheduler.publish(live) == 1  # others find it, in memory
+        report = scheduler.report()
+        assert report.store == StoreReport(number + 1, f"StoreFull: full for the {number + 1}. time")
+        scheduler.finish(live)
+
+
+class Full(Shelf):
+    """Takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 0
+
+    def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
+        self.times += 1
+        raise StoreFull(f"full for the {self.times}. time")
 
 
 def test_a_report_stays_as_it_was() -> None:

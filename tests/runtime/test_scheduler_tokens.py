@@ -55,6 +55,19 @@ def test_who_was_given_up_does_not_step() -> None:
     bench.over()
 
 
+def test_keys_that_have_more_than_the_row_are_told_apart_from_those_that_have_less() -> None:
+    bench = Bench()
+    long = bench.scheduler.submit(bench.manager.keys(prompt(3, 20)), 10)
+    short = bench.scheduler.submit(bench.manager.keys(prompt(4, 20)), 20 + 1)
+    bench.granted()
+    with pytest.raises(ValueError, match="request 1 have 20 tokens, and its row 10; they have more than"):
+        bench.scheduler.decode([long], tokens=[7])
+    with pytest.raises(ValueError, match="request 2 have 20 tokens, and its row 21; tokens= goes on from"):
+        bench.scheduler.decode([short], tokens=[7])
+    assert bench.scheduler.decode([long, short]).lives == (long, short)
+    bench.over()
+
+
 @pytest.mark.parametrize("tokens", [[1], [1, 2, 3], [1, -1], [1, 1 << 31]])
 def test_tokens_that_can_not_be_meant_change_nothing(tokens: list[int]) -> None:
     bench = Bench()

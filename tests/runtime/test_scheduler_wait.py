@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvfsm.runtime.errors import Poisoned
+from kvfsm.runtime.errors import Poisoned, Refused
 from kvfsm.runtime.scheduler import Live
 
 from .bench import A, Bench
@@ -96,6 +96,17 @@ def test_who_only_looks_wakes_nobody() -> None:
     assert not bench.scheduler.wait(0)
     bench.manager.release(lease)
     gives()
+    bench.over()
+
+
+def test_a_rejection_wakes_the_engine_and_says_why() -> None:
+    bench = Bench(4)
+    large = bench.submit(prompt(3, 5 * A))
+    assert bench.granted() == [] and bench.scheduler.live == {}
+    assert bench.scheduler.wait(0), "an engine that waits for the last of its requests would wait for ever"
+    assert isinstance(large.fault, Refused) and large.fault.refusal.name == "CAPACITY"
+    assert large.begun.exception(0) is large.fault and bench.scheduler.state(large) == "absent"
+    assert bench.granted() == [] and not bench.scheduler.wait(0), "it would go round and round"
     bench.over()
 
 
