@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,11 @@ def test_every_kernel_is_named() -> None:
 
 def test_every_architecture_is_named() -> None:
     assert [name for name in ARCHITECTURES if name.removeprefix("sm_") not in TEXT] == []
+
+
+def test_its_extras_are_installed_from_a_clone() -> None:
+    """As the README of the project does it: no registry has the package."""
+    commands = re.findall(r"pip install ([^#`\n]*?)\s*[#`\n]", TEXT)
+    assert commands == ["-e '.[cuda13]'"]
+    project = tomllib.loads((README.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {"cuda13", "cuda12"} <= project["optional-dependencies"].keys() and "'.[cuda12]'" in TEXT
