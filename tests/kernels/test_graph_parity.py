@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,17 @@ import numpy.typing as npt
 import pytest
 
 from kvfsm.kernels.backend import KernelBackend
-from kvfsm.kernels.call_refusal import CallRefusal
-from kvfsm.kernels.checks import RECORD, What
+from kvfsm.kernels.checks import What
 from kvfsm.kernels.copies import gather_plan, window_gather, window_gather_plan
 from kvfsm.kernels.graph_watch import GraphWatch, in_words, pointer_of
 from kvfsm.kernels.launch import Launcher, Pointer
 from kvfsm.kernels.reading import Check, Side, draining
-from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.kernels.words import put_words_plan
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import KINDS, Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.graphs import GraphRunner, Inputs, Launch, Recorder
 from kvfsm.runtime.manager import Manager
-
-from ..hostcuda.host import HostLauncher
 
 BUCKET, SLOTS = 4, 24
 
@@ -219,80 +214,3 @@ def test_a_capture_over_memory_that_moved_finds_nothing(decoding: Decoding) -> N
     decoding.compare([row])
     told, lost = decoding.watch.violations()
     assert ([in_words(one) for one in told], lost, decoding.watch.refusals(BUCKET).tolist()) == ([], 0, [0] * BUCKET)
-
-
-@dataclass
-class Watched:
-    """A runner of a step that may launch the check, and its watch."""
-
-    launcher: HostLauncher
-    backend: KernelBackend
-    manager: Manager
-    checks: bool = True
-    watch: GraphWatch | None = None
-
-    @classmethod
-    def make(cls) -> Watched:
-        launcher, profile = HostLauncher(), PROFILES["tiny_gpt_oss"]
-        backend, slots = KernelBackend(launcher), dict.fromkeys(profile.kinds, SLOTS)
-        return cls(launcher, backend, Manager(profile, slots, backend, buffers=backend.arenas(profile, slots)))
-
-    def step(self, launch: Launch, inputs: Inputs) -> None:
-        if self.checks and self.watch is not None:
-            self.watch.launch(launch, inputs)
-
-    def runner(self) -> GraphRunner:
-        return GraphRunner(self.manager, self.step, [BUCKET])
-
-
-def test_a_watch_of_what_does_not_belong_together_is_refused() -> None:
-    here, there = Watched.make(), Watched.make()
-    runner = here.runner()
-    for given, why in (
-        ((here.launcher, here.manager, there.runner(), here.backend), "the runner is another manager's; fix: "),
-        ((here.launcher, here.manager, runner, there.backend), "the backend is not the manager's, and has other words"),
-        ((there.launcher, here.manager, runner, here.backend), "the slots lie in another launcher's memory; fix: "),
-        ((there.launcher, here.manager, runner, None), "the slots lie in another launcher's memory; fix: "),
-    ):
-        with pytest.raises(ValueError, match=why):
-            GraphWatch(*given)
-    runner.capture(BUCKET)
-    with pytest.raises(ValueError, match="the runner has captured 4 rows already, without the check; fix: make"):
-        GraphWatch(here.launcher, here.manager, runner, here.backend)
-    GraphWatch(here.launcher, here.manager, here.runner(), here.backend)
-
-
-def test_a_graph_without_the_check_is_refused() -> None:
-    here = Watched.make()
-    runner = here.runner()
-    here.watch = GraphWatch(here.launcher, here.manager, runner, here.backend)
-    runner.capture(BUCKET)
-    with pytest.raises(ValueError, match=r"runner.capture\(4\) told the watch nothing; fix: use watch.capture\(4\)"):
-        here.watch.before_replay([])
-    here.watch.capture(BUCKET)
-    here.watch.before_replay([])
-    runner.capture(BUCKET)  # of the same memory, and yet another graph
-    with pytest.raises(ValueError, match="told the watch nothing"):
-        here.watch.before_replay([])
-    here.checks = False
-    with pytest.raises(ValueError, match="the step for 4 rows doesn't launch the check; fix: begin it with watch"):
-        here.watch.capture(BUCKET)
-    assert runner.signature(BUCKET) is None
-
-
-def test_a_watch_without_words_needs_no_backend() -> None:
-    profile = PROFILES["tiny_gpt_oss"]
-    here = Watched.make()
-    here.manager = Manager(profile, dict.fromkeys(profile.kinds, SLOTS), NumpyBackend())
-    here.watch = GraphWatch(here.launcher, here.manager, runner := here.runner())
-    here.watch.capture(BUCKET)
-    here.watch.before_replay([])
-    runner.replay([])
-    assert [in_words(one) for one in here.watch.violations()[0]] == []
-
-
-@pytest.mark.parametrize("code", [*Refusal, *CallRefusal], ids=lambda code: code.name)
-@pytest.mark.parametrize("what", What, ids=lambda what: what.name)
-def test_a_record_is_told_by_names(what: What, code: Refusal | CallRefusal) -> None:
-    record = np.array((what, 1, 0, code, 10, -3), RECORD)[()]
-    assert in_words(record) == f"{what.name}, {code.name}: row 1, column 0: found 10, wanted -3"

@@ -66,6 +66,22 @@ def test_components_name_every_tensor_at_its_address() -> None:
         assert [(one.base, one.stride, one.item_bytes) for one in lease.state_data_ptrs] == before
 
 
+def test_a_lease_says_in_which_generation_it_has_each_slot() -> None:
+    manager = make()
+    put(manager, keys := keys_of(manager, 3), 0, 3)
+    manager.evict("compressed_kv", 3)
+    put(manager, keys, 0, 3)  # in slots that were others'
+    lease = manager.acquire(manager.match(keys))
+    assert lease.generations.keys() == lease.slots.keys()
+    for kind, slots in lease.slots.items():
+        assert lease.generations[kind].tolist() == manager.core.pools[kind].generations(slots).tolist()
+    assert lease.generations["compressed_kv"].max() > 1
+    manager.release(lease)
+    with pytest.raises(Refused) as refused:
+        _ = lease.generations
+    assert refused.value.refusal is Reason.LEASE
+
+
 def test_a_dropped_lease_frees_nothing_and_is_named() -> None:
     manager = make()
     keys = keys_of(manager, 2)
