@@ -11,6 +11,8 @@
   kvfsm explain publish          a protocol
   kvfsm explain tiny_llama       a model profile
   kvfsm explain HIT_PENDING      an answer of the manager, or (POOL_FULL) its reason
+  kvfsm explain TRUNCATED        a verdict of a store
+  kvfsm explain lease            a word of the runtime
   kvfsm explain Poisoned         an error of the runtime
 
 With --spec DIR the words are those of your own spec. A word that nobody knows is answered with the nearest ones.
@@ -34,7 +36,7 @@ from ...spec.language.trees import names_in
 from ...spec.targets import text
 from ..cases import effect_text, guard_text
 from ..layout import joined, paragraph
-from .glossary import ANSWERS, PROPERTIES
+from .glossary import ANSWERS, PROPERTIES, TERMS
 from .lint import add_spec, loaded_spec
 
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if parts:
         print("\n\n".join("\n".join(part) for part in parts))
         return 0
-    known = sorted(known_words(loaded.spec) | set(CODES) | set(PROPERTIES) | set(ANSWERS))
+    known = sorted(known_words(loaded.spec) | set(CODES) | set(PROPERTIES) | set(ANSWERS) | set(TERMS))
     near = difflib.get_close_matches(word, known, n=5, cutoff=0.5)
     hint = f"closest: {', '.join(near)}" if near else "`kvfsm explain --help` lists the kinds of word"
     print(f"kvfsm explain: nothing is called '{word}'; {hint}", file=sys.stderr)
@@ -96,12 +98,18 @@ def explanations(spec: Spec, word: str) -> Iterator[list[str]]:
         yield from (field_lines(machine, field) for field in machine.fields if field.name == asked)
     yield from (protocol_lines(spec, protocol) for protocol in spec.protocols if protocol.name == word)
     yield from (profile_lines(profile) for profile in spec.profiles if profile.name == word)
+    if word in TERMS:
+        yield [f"{word}, in the runtime", *paragraph(TERMS[word], 2, "  ")]
     if word in ANSWERS:
         yield [f"answer {word}", *paragraph(ANSWERS[word], 2, "  ")]
     from ...runtime.answers import Reason
 
     if word in Reason.__members__:
         yield [f"reason {word}, of an answer or of the error Refused", *paragraph(Reason[word].reason, 2, "  ")]
+    from ...runtime.stores.store import Verdict
+
+    if word in Verdict.__members__:
+        yield [f"verdict {word} of a store, of one object", *paragraph(Verdict[word].reason, 2, "  ")]
     from ...runtime import errors
 
     error = getattr(errors, word, None)

@@ -56,11 +56,33 @@ ANSWERS: Mapping[str, str] = {
     "RETRY": "an epoch ended between the look at memory and the look at the store: match again, at once",
     "STALE": "what was matched is gone or was replaced: `check` says so and `acquire` refuses it; match again",
     "REJECT": "asked for in a way that this manager can never serve: another model's keys, layout or alignment",
+    "FULL": "of admission (`Deferred`): a limit of `Limits` is reached; not now, ask again when somebody has ended",
     "DEFER": "of admission (`Deferred`): not now, and nothing was taken; ask again when somebody has ended",
+    "REBUILD": "of the indexer: its keys are missing, and the entries can be read; `answer.rebuild` says of which tokens "
+    "they are to be computed again, with `rebuild_begin`",
+    "EVICTED": "of one object: it was there and had to make room; known only where `eviction:` leaves tombstones",
     "PENDING": "of one object: not all of it is readable in memory; the plan brings it in",
     "PACKED": "of one object: in memory in its cold form; expanding it makes it readable",
     "REPLAY": "of one object: not kept; its rows are computed again from tokens, so the reuse is approximate",
     "ABSENT": "of one object: this model keeps no such object, or there is no store",
     "UNASKED": "of the store: nobody had to ask it",
 }
-"""Verdicts of a match, of the whole and of one object, as ``Answer`` and the demo show them."""
+"""Verdicts of a match, of the whole and of one object, as ``Answer`` and the demo show them; and of admission."""
+
+TERMS: Mapping[str, str] = {
+    "granule": "so many tokens, by the model's profile: the unit of keys, of `reserve`, and of what can be reused",
+    "boundary": "the end of a granule: where a prefix can be resumed if every kind of object has its state for it",
+    "generation": "counts the owners of a slot: a lease names the one that it was given for, so a new owner is noticed",
+    "epoch": "counts the resets: what was published before one is found no more",
+    "salt": "bytes that say whose a prompt is: prompts with different salts share nothing",
+    "fill": "slots to write granules into, of `reserve`: `publish` lets others find them, `abandon` gives them up",
+    "lease": "the right to read some slots until `release`: nobody evicts or overwrites them before. Past its "
+    "`deadline=`, a time of the manager's `now`, its holder can't read through it, and `revoke` takes it back",
+    "plan": "what a HIT_PENDING answer says must be brought in: give it to `load`, or in steps to `load_begin`",
+    "ticket": "a load that is under way: what it writes into, and who waits for it",
+    "poison": "what a broken invariant does to a manager: nothing is known of its slots any more, so every call but "
+    "`audit`, `leaks` and the trace raises `Poisoned` and says what broke; make a new manager",
+    "row": "the place of a live request: its slots, its committed tokens, its drafts",
+    "reservation": "all that a request which was admitted needs for its first step; `enter` makes it a row",
+}
+"""Words of the runtime that its README and its errors use."""
