@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,8 @@ class MovingRow(Moving):
         check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
         rows = expected  # one row, as it happens
         entries = Entries(self.arena.pointer, 16, 1, 1, ids, rows, 1)
-        return [gather_dequantise_rows_plan(entries, 8, self.out.pointer, check), super().plans[1]]
+        out = replace(self.out.pointer, dtype=None)  # for copies it is words
+        return [gather_dequantise_rows_plan(entries, 8, out, check), super().plans[1]]
 
 
 def moving_row(sources: Sources = program_source) -> MovingRow:
