@@ -58,8 +58,8 @@ ANSWERS: Mapping[str, str] = {
     "REJECT": "asked for in a way that this manager can never serve: another model's keys, layout or alignment",
     "FULL": "of admission (`Deferred`): a limit of `Limits` is reached; not now, ask again when somebody has ended",
     "DEFER": "of admission (`Deferred`): not now, and nothing was taken; ask again when somebody has ended",
-    "REBUILD": "of the indexer: its keys are missing, and the entries can be read; `answer.rebuild` says of which tokens "
-    "they are to be computed again, with `rebuild_begin`",
+    "REBUILD": "of the indexer: its keys are missing, and the entries can be read; `answer.rebuild` says of which "
+    "tokens they are to be computed again, with `rebuild_begin`",
     "EVICTED": "of one object: it was there and had to make room; known only where `eviction:` leaves tombstones",
     "PENDING": "of one object: not all of it is readable in memory; the plan brings it in",
     "PACKED": "of one object: in memory in its cold form; expanding it makes it readable",

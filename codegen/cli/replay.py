@@ -15,8 +15,9 @@ scheduler: its queue, admission, loads, steps, publishing. Time is virtual, from
 so the same run gives the same numbers everywhere. Nothing is computed: a slot holds a few bytes that say whose it is,
 and who reads it looks. Answers are nobody else's prefix: a trace doesn't say what they were.
 
-Every --audit requests, and at the end, the manager's books are audited. Rejected requests are told by name and are no
-fault. Exit code: 0 well, 1 a violation or a wrong line, 2 used wrongly, 130 stopped (it says what it knows).
+Every --audit requests, and at the end, the manager's books are audited. Rejected requests are told by their lines and
+are no fault. What lies in --store DIR from earlier runs is reused; `store_objects` says how much that was. Exit code: 0
+well, 1 a violation or a wrong line, 2 used wrongly, 130 stopped (it says what it knows).
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
             raise Misused("-o draws what --compare found; give both")
         if args.compare and (args.store is not None or args.trace_out is not None):
             raise Misused("--compare has a store of its own and records nothing; leave out --store and --trace-out")
+        if args.stall is not None and args.store is None and not args.compare:
+            raise Misused("--stall is of the disk behind a store; give --store DIR or --compare")
         profile = _profile(args.model)
         trace = _read(args)
         if trace.problems:
@@ -84,6 +87,7 @@ def _replay(args: argparse.Namespace, setting: Setting) -> int:
     begun = time.perf_counter()
     with ExitStack() as open_:
         store = None if args.store is None else open_.enter_context(_store(args.store, setting.narrow, events))
+        found = None if store is None else store.usage().objects
         stopped = open_.enter_context(_interrupts())
         tell = open_.enter_context(_progress(len(setting.trace.requests)))
         tally = serve(setting, store=store, events=events, stopped=stopped, tell=tell)
@@ -95,9 +99,9 @@ def _replay(args: argparse.Namespace, setting: Setting) -> int:
                 raise Misused(what) from None
     seconds = time.perf_counter() - begun
     if args.json:
-        print(json.dumps(as_json(setting, tally, seconds)))
+        print(json.dumps(as_json(setting, tally, seconds, found)))
     else:
-        print("\n".join(text(setting, tally)))
+        print("\n".join(text(setting, tally, found)))
     if tally.violations:
         return 1
     return 0 if tally.complete else 130

@@ -188,6 +188,13 @@ ROWS: tuple[tuple[str, Callable[[Result], float], str, bool], ...] = (
 """What is compared: its name, where it stands, how it is written, and whether more is better."""
 
 
+UNTOUCHED = (
+    "nothing was read from the store, so nobody waited for the disk: give less room (--memory, --slots), or a trace "
+    "that shares more"
+)
+"""What is said of a scenario in which the store brought nothing."""
+
+
 def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison as ``--json`` prints it."""
     runs = [_shown(one) for one in found.results]
@@ -213,6 +220,8 @@ def text(found: Comparison) -> list[str]:
         lines.append(f"  {'':30}{LINES[0]:>14}{LINES[1]:>14}")
         for name, value, form, _ in ROWS:
             lines.append(f"  {name:30}{form.format(value(five)):>14}{form.format(value(line)):>14}")
+        if not any(one.store_tokens for one in runs):
+            lines.append(f"  {UNTOUCHED}")
         for one in runs:
             lines += [f"  {one.line}: {text} ({times} times)" for text, times in one.violations.items()]
     if found.plain is not None:
@@ -281,5 +290,7 @@ def page(found: Comparison, picture: str, command: str) -> str:
             ahead = (value(five) > value(line)) is more
             better = "alike" if shown[0] == shown[1] else LINES[0] if ahead else LINES[1]
             lines.append(f"| {name} | {shown[0]} | {shown[1]} | {better} |")
+        if not five.store_tokens and not line.store_tokens:
+            lines += ["", UNTOUCHED]
         lines.append("")
     return "\n".join(lines)

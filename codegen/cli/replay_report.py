@@ -35,8 +35,15 @@ def mapping(block: int, granule: int) -> str:
     return f"blocks of {block} tokens and granules of {granule} straddle each other; what ends inside one is not shared"
 
 
-def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
-    """The result as ``--json`` prints it; it took so many seconds by a real clock."""
+def as_json(setting: Setting, tally: Tally, seconds: float, store_objects: int | None = None) -> dict[str, Any]:
+    """The result as ``--json`` prints it.
+
+    Args:
+        setting: what was run.
+        tally: what was counted.
+        seconds: how long it took by a real clock.
+        store_objects: that the store held at the start; None without one.
+    """
     trace, rules = setting.trace, setting.rules
     shared = sum(trace.shared())
     asked = sum(request.prompt for request in trace.requests)
@@ -51,6 +58,7 @@ def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
         "reused_tokens": tally.reused_tokens,
         "decoded_tokens": tally.decoded_tokens,
         "unbounded_hit_rate": _rate(shared, asked),
+        "store_objects": store_objects,
         "by_kind": _by_kind(setting, tally),
         "by_tier": {tier: tally.tiers[tier] for tier in TIERS},
         "hit_rate_by_tier": {tier: _rate(tally.tiers[tier], tally.prompt_tokens) for tier in TIERS},
@@ -93,8 +101,8 @@ def as_json(setting: Setting, tally: Tally, seconds: float) -> dict[str, Any]:
     }
 
 
-def text(setting: Setting, tally: Tally) -> list[str]:
-    """The result in lines for people."""
+def text(setting: Setting, tally: Tally, store_objects: int | None = None) -> list[str]:
+    """The result in lines for people; arguments as for ``as_json``."""
     trace, profile = setting.trace, setting.profile
     served = f"{tally.ended:,} of {len(trace.requests):,} requests served on {profile.name}"
     lines = [
@@ -113,6 +121,7 @@ def text(setting: Setting, tally: Tally) -> list[str]:
             for tier in TIERS
         ),
         *_from(tally),
+        *_held(store_objects),
         f"  evictions    {_counts({kind: tally.evictions[kind] for kind in setting.slots})}",
     ]  # fmt: skip
     if tally.boundaries_lost:
@@ -126,6 +135,8 @@ def text(setting: Setting, tally: Tally) -> list[str]:
         + (f", {tally.cancelled:,} given up" if tally.cancelled else "")
     )
     lines += [f"    line {one.line}: {one.why}" for one in tally.rejected[:SHOWN]]
+    if (more := len(tally.rejected) - SHOWN) > 0:
+        lines.append(f"    and {more:,} more; --json has all")
     lines += _loads(setting, tally)
     lines += [
         f"  waits        {_waits('all', tally.waits())}",
@@ -171,6 +182,14 @@ def _from(tally: Tally) -> list[str]:
     if STORE in tally.verdicts:
         lines.append(f"  store says   {_counts(tally.verdicts[STORE])}")
     return lines
+
+
+def _held(objects: int | None) -> list[str]:
+    """What earlier runs left in the store; no line without one."""
+    if objects is None:
+        return []
+    reused = ", of earlier runs: what they share with this trace is reused, too" if objects else ""
+    return [f"  store        held {objects:,} objects at the start{reused}"]
 
 
 def _in_flight(setting: Setting, tally: Tally) -> dict[str, Any]:

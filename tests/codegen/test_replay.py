@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvfsm.codegen.cli import main
+from kvfsm.codegen.cli.replay_compare import UNTOUCHED
 from kvfsm.codegen.cli.replay_pools import ample, stand_in
 from kvfsm.codegen.cli.replay_report import mapping
 from kvfsm.codegen.cli.replay_run import Replay, tiers_of
@@ -188,8 +189,11 @@ def test_what_a_store_kept_is_a_hit_after_a_restart(tmp_path: Path, capsys: pyte
     trace, store = written(tmp_path, BY_HAND[:1] + BY_HAND[4:5]), str(tmp_path / "store")
     arguments = [trace, "--model", "tiny_llama", "--block", "32", "--store", store, "--slots", "20"]
     events = str(tmp_path / "events.jsonl")
-    assert said(capsys, *arguments)["by_tier"] == {"memory": 0, "packed": 0, "store": 0}
+    assert main(["replay", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "store        held 0 objects at the start\n" in out and "from         memory 0.00 %" in out
     again = said(capsys, *arguments, "--trace-out", events)
+    assert again["store_objects"] == 5 + 2  # granules
     assert again["by_tier"] == {"memory": 0, "packed": 0, "store": 64 + 32}  # all but the last granule
     assert again["hit_rate_by_tier"] == {"memory": 0.0, "packed": 0.0, "store": round(96 / 120, 6)}
     kv, stored = again["by_kind"]["compressed_kv"], again["by_kind"]["ondisk_prefix"]
@@ -201,6 +205,7 @@ def test_what_a_store_kept_is_a_hit_after_a_restart(tmp_path: Path, capsys: pyte
     assert again["in_queues_ms"]["disk"] > 0
     assert main(["replay", *arguments]) == 0
     out = capsys.readouterr().out
+    assert f"held {again['store_objects']} objects at the start, of earlier runs: what they share" in out
     assert "store 80.00 % (96 tokens)" in out and "store says   HIT 2" in out
     assert again["ok"] and main(["validate", events]) == 0
     assert main(["store", "fsck", store]) == 0
@@ -265,7 +270,26 @@ def test_a_pool_far_too_small_rejects_by_name_and_goes_on(tmp_path: Path, capsys
     assert first["line"] == 1
     assert first["why"] == "CAPACITY at pool: 5 slots of compressed_kv, and the pool has 4"
     assert main(["replay", trace, "--model", "tiny_llama", "--block", "32", "--slots", "4"]) == 0
-    assert "3 rejected (CAPACITY 3)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "3 rejected (CAPACITY 3)" in out and "    line 1: CAPACITY at pool: 5 slots of compressed_kv" in out
+    assert "held" not in out and "more; --json" not in out  # no store, and all are told
+
+
+def test_of_many_that_are_rejected_the_first_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path, BY_HAND[:1] * 7)
+    assert main(["replay", trace, "--model", "tiny_llama", "--block", "32", "--slots", "4"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("CAPACITY at pool") == 5 and "    and 2 more; --json has all\n" in out
+
+
+def test_a_comparison_without_a_look_at_the_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["replay", written(tmp_path, BY_HAND), "--model", "tiny_llama", "--block", "32", "--compare"]
+    picture = tmp_path / "queues.svg"
+    assert main([*arguments, "-o", str(picture)]) == 0
+    for text in (capsys.readouterr().out, picture.with_suffix(".md").read_text("utf-8")):
+        assert text.count(UNTOUCHED) == 2  # in each scenario
+    assert main([*arguments, "--slots", "8"]) == 0
+    assert UNTOUCHED not in capsys.readouterr().out
 
 
 def test_waits_and_limits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -471,6 +495,7 @@ def test_an_empty_trace_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture
         (["{trace}", "--model", "llama", "--disk", "0"], "give a number above 0"),
         (["{trace}", "--model", "llama", "--stall", "9:8"], "give the earlier time first"),
         (["{trace}", "--model", "llama", "--stall", "9"], "such as 20000:30000"),
+        (["{trace}", "--model", "llama", "--stall", "8:9"], "give --store DIR or --compare"),
         (["{trace}", "--model", "llama", "-o", "queues.svg"], "give both"),
         (["{trace}", "--model", "llama", "--compare", "--store", "x"], "leave out --store"),
         (["{trace}", "--model", "llama", "--compare", "-o", "{trace}/a/b.svg"], "give another -o FILE.svg"),
