@@ -20,6 +20,7 @@ from .errors import Refused
 from .fill import Fill
 from .generated import Refusal
 from .generated.budget import BudgetTable
+from .keys import Keys
 from .lease import Done, GivenUp, Lease, still
 from .limits import Limits
 from .matching import Request
@@ -53,6 +54,37 @@ class Admission:
         self._names = {name: (number, limit) for number, (name, limit) in enumerate(self.limits.by_name().items())}
         self.words = manager.table(BudgetTable, max(1, len(self._names)))
 
+    def match(self, keys: Keys, tokens: int, step: int | None) -> tuple[Answer, bool]:
+        """What a request can reuse after a load that ``admit`` may begin, now or later; changes nothing.
+
+        Cost: that of ``Manager.match``. Where the whole load can never be had it is halved until one can, so that is
+        asked as often as there are bits in the number of boundaries.
+
+        Args:
+            keys: of its prompt.
+            tokens: length of the prompt.
+            step: as for ``admit``.
+
+        Returns:
+            The answer, and whether the load would else have been larger. Where not even the least can ever be had, the
+            answer is the whole one, and ``admit`` loads nothing.
+        """
+        manager = self._manager
+        found = whole = manager.match(keys, tokens)
+        if self._may_load(whole, tokens, step):
+            return whole, False
+        reached = manager.loadable(keys, tokens) * manager.profile.granule
+        reached = reached[(whole.now < reached) & (reached < whole.length)]
+        low, high = 0, len(reached)
+        while low < high:
+            middle = (low + high) // 2
+            answer = manager.match(keys, tokens, at_most=int(reached[middle]))
+            if self._may_load(answer, tokens, step):
+                found, low = answer, middle + 1
+            else:
+                high = middle
+        return found, True
+
     def admit(
         self,
         answer: Answer,
@@ -65,7 +97,7 @@ class Admission:
         """Reserve all that a request needs up to its first step, or nothing. What it should load is not moved yet.
 
         Where the whole answer can never be had (its load is larger than a limit, or does not fit beside the row), the
-        request loads nothing and computes.
+        request loads nothing and computes; ``match`` finds one whose load can.
 
         Args:
             answer: of one request's match; what the request reads stays within that match's limits, whatever a load
@@ -282,6 +314,13 @@ class Admission:
     def taken(self, name: str) -> int:
         """How much of a limited thing is taken, by its name in ``Limits.by_name``."""
         return int(self.words.fields("count", [self._names[name][0]])[0])
+
+    def _may_load(self, answer: Answer, tokens: int, step: int | None) -> bool:
+        """Whether the load of an answer, if it has one, can ever be had."""
+        if answer.plan is None:
+            return True
+        with self._manager.lock:
+            return self._ways.never(self._ways.of(answer, tokens, step)[0], tokens) is None
 
     # ---- under the lock ---------------------------------------------------------------------------------------------
 

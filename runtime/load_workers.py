@@ -118,7 +118,7 @@ class LoadWorkers:
                 return None
             reservation = live.reservation
         try:
-            answer = self._manager.match(live.keys, live.tokens)
+            answer, _ = self._admission.match(live.keys, live.tokens, reservation.step)
             loading = self._admission.reload(reservation, answer)
         except Exception as error:  # the store can't answer, or the request was given up
             live.fault, loading = error, False

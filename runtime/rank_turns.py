@@ -312,6 +312,7 @@ class RankTurns(Turns):
         """Some rank can never hold what it was to load, or what was agreed, beside its row."""
         with self._manager.lock:
             if self._loads(live):
+                self._requests.tally.count("loads_cut")
                 live.brought, live.reach = self._attempts + 1, 0
             else:
                 live.at_most = 0

@@ -61,6 +61,8 @@ class Report:
         loads: loads that were begun.
         loads_again: those of these that were another try of one that had failed.
         loads_failed: loads that ended without all their bytes.
+        loads_cut: times that a request was to load less than there is, or nothing, as all of it is above a limit or
+            never fits beside its row.
         rebuilds: times that missing indexer keys were given out to be computed before a request began.
         rebuilds_failed: those of these whose keys could not be published any more.
         store: what the store did not take.
@@ -80,6 +82,7 @@ class Report:
     loads: int
     loads_again: int
     loads_failed: int
+    loads_cut: int
     rebuilds: int
     rebuilds_failed: int
     store: StoreReport

@@ -84,7 +84,7 @@ class Turns:
 
     def arriving(self, keys: Keys, tokens: int) -> tuple[Queue, float]:
         """The queue of a request that comes, by what it misses first, and what its turn there costs."""
-        answer = self._manager.match(keys, tokens)
+        answer, _ = self._admission.match(keys, tokens, self._chunk)
         queue = queue_of(answer)
         with self._manager.lock:
             return queue, self.cost(answer, tokens, queue)
@@ -147,7 +147,7 @@ class Turns:
     def _begin(self, live: Live, queue: Queue) -> None:
         """Look what a waiting request misses now, and admit it, if there is room."""
         for _ in range(_STALE_ATTEMPTS):
-            answer = self._manager.match(live.keys, live.tokens)
+            answer, less = self._admission.match(live.keys, live.tokens, self._chunk)
             if answer.kind is AnswerKind.RETRY:
                 continue
             where = queue_of(answer)
@@ -172,7 +172,7 @@ class Turns:
             if isinstance(decision, Rejected):
                 self._reject(live, decision)
             elif isinstance(decision, Reservation):
-                self._admit(live, decision, queue)
+                self._admit(live, decision, queue, less=less)
             elif isinstance(decision, Fill):
                 self._rebuilds.granted(live, decision)
             else:
@@ -229,11 +229,13 @@ class Turns:
             live.begun.set_exception(refused)
         self._changed()  # nobody may be left to wait for
 
-    def _admit(self, live: Live, reservation: Reservation, queue: Queue) -> None:
-        """It has what it needs."""
+    def _admit(self, live: Live, reservation: Reservation, queue: Queue, *, less: bool = False) -> None:
+        """It has what it needs; ``less``: and loads less than there is, as all of it can never be had."""
         ticket = reservation.ticket
         with self._manager.lock:
             given = self._give(live, reservation, queue)
+            if given and less:
+                self._requests.tally.count("loads_cut")
             if given and ticket is None:
                 self._enter(live)
         if ticket is not None:

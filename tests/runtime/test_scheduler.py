@@ -21,7 +21,7 @@ from kvfsm.runtime.queues import Queue, Queues
 from kvfsm.runtime.scheduler import Live, Scheduler, Stepped
 
 from .bench import HIT, LLAMA, A, Bench
-from .serving import Engine, Shelf, Watched, faults, leaks, make, prompt, run, stored, watch, write
+from .serving import ByHand, Engine, Shelf, Watched, faults, leaks, make, prompt, run, stored, watch, write
 
 DEEPSEEK = PROFILES["tiny_deepseek_v4"]
 
@@ -267,13 +267,51 @@ def test_a_reset_while_bytes_arrive_lets_the_request_compute() -> None:
     bench.over()
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_load_that_is_too_large_brings_the_most_that_a_limit_lets_in(most: int) -> None:
+    bench = Bench(limits=Limits(blocks={"store": most}))
+    live = bench.submit(HIT)
+    assert bench.scheduler.where(live) is Queue.DISK and bench.granted() == []
+    bench.store.fails = iter([True, False]).__next__  # the second try brings the same
+    bench.executor.run_all()
+    assert bench.granted() == [(1, most * A, len(HIT))]
+    assert len(bench.store.reads) == 2 * most
+    report = bench.scheduler.report()
+    assert (report.loads, report.loads_again, report.loads_cut) == (2, 1, most < 3)
+    bench.over()
+
+
 def test_a_load_is_never_too_large_for_ever() -> None:
-    bench = Bench(limits=Limits(blocks={"store": 2}))
+    bench = Bench(limits=Limits(bytes={"store": 1}))
     live = bench.submit(HIT)
     assert bench.scheduler.where(live) is Queue.DISK
     assert bench.granted() == [(1, 0, len(HIT))]
-    assert bench.store.reads[3:] == []
+    assert bench.store.reads == [] and bench.scheduler.report().loads_cut == 1
     bench.over()
+
+
+def test_of_boundaries_that_lie_apart_the_greatest_within_a_limit_is_brought() -> None:
+    """Windows are stored where fills end; the last one takes more slots than may be under way."""
+    profile, slots = DEEPSEEK, dict.fromkeys(DEEPSEEK.kinds, 12)
+    store, tokens = Shelf(), prompt(1, 200)
+    writer = make(slots, profile, store)
+    for start, stop in ((0, 1), (1, 3), (3, 6)):
+        writer.publish(writer.reserve(writer.keys(tokens), start, stop))
+    manager = make(slots, profile, store, writes="none")
+    sizes = [
+        sum(map(len, plan.wanted.values()))
+        for most in (32, 96, 192)
+        if (plan := manager.match(manager.keys(tokens), at_most=most).plan)
+    ]
+    assert sizes == sorted(set(sizes))
+    for most, start in ((sizes[0], 32), (sizes[1], 96), (sizes[2] - 1, 96), (sizes[2], 192)):
+        manager, executor = make(slots, profile, store, writes="none"), ByHand()
+        scheduler = Scheduler(manager, executor, limits=Limits(blocks={"store": most}))
+        scheduler.submit(manager.keys(tokens))
+        assert scheduler.schedule() == ()
+        executor.run_all()
+        (work,) = scheduler.schedule()
+        assert work.start == start and scheduler.report().loads_cut == (start < 192)
 
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
