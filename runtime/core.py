@@ -68,6 +68,8 @@ class Core:
         self.profile, self.policy = profile, policy
         if unknown := sorted(set(kinds) - set(KINDS)):
             raise ValueError(f"kinds= names {', '.join(unknown)}; there are: {', '.join(KINDS)}")
+        for kind, table in kinds.items():
+            table.check_stands_for(KINDS[kind])
         tables, rules = {**KINDS, **kinds}, rules_of(profile)
         self._tables = {kind: tables[kind] for kind in rules}
         self._budgets = {kind: rule.budget for kind, rule in self._rules() if rule.budget is not None}

@@ -144,6 +144,25 @@ class Table:
         self._bits: Words = self.words.view(np.int64)
         self._all_or_nothing = False
 
+    @classmethod
+    def check_stands_for(cls, shipped: type[Table]) -> None:
+        """Raise ValueError unless all that is fired and read of the shipped class can be of this one, too.
+
+        Guards, effects and eviction are its own; events with their arguments, states and fields have to be there.
+        """
+        lacks = [f"the event '{name}'" for name in shipped.EVENTS if name not in cls.EVENTS]
+        for name in (name for name in shipped.EVENTS if name in cls.EVENTS):
+            asked, own = ({one.name for one in table.EVENTS[name].given} for table in (shipped, cls))
+            if asked != own:
+                lacks.append(f"'{name}' of {', '.join(sorted(asked)) or 'no arguments'}")
+        numbers = cls.STATES.__members__
+        lacks += [f"state {one} '{one.name.lower()}'" for one in shipped.STATES if numbers.get(one.name) != one]
+        fields = {field.name for field in cls.LAYOUT.fields}
+        lacks += [f"the field '{field.name}'" for field in shipped.LAYOUT.fields if field.name not in fields]
+        if lacks:
+            fix = "keep what the shipped spec has, and change guards, effects and eviction"
+            raise ValueError(f"{cls.MACHINE} can't be used here: it lacks {'; '.join(lacks)}; fix: {fix}")
+
     def __len__(self) -> int:
         return len(self.words)
 

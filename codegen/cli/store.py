@@ -89,10 +89,18 @@ def _kinds(spec: Path) -> Mapping[str, type[Table]] | int:
     if loaded.spec is None:
         print(render_all(loaded.problems, loaded.sources), file=sys.stderr)
         return 1
+    from ...runtime.generated import KINDS
+
     kinds = kinds_of(loaded.spec)
     if "ondisk_prefix" not in kinds:
         print(f"kvfsm store: '{spec}' has no ondisk_prefix, which says what goes first", file=sys.stderr)
         return 2
+    try:
+        kinds["ondisk_prefix"].check_stands_for(KINDS["ondisk_prefix"])
+    except ValueError as problem:
+        (machine,) = (one for one in loaded.spec.machines if one.name == "ondisk_prefix")
+        print(f"{machine.path}: {problem}", file=sys.stderr)
+        return 1
     return kinds
 
 
@@ -221,6 +229,8 @@ def _print(args: argparse.Namespace, reports: Sequence[Report], collected: Seque
         for fault in report.faults:
             print(f"  {fault.path}:{fault.offset}: {fault.verdict.name} {fault.text}")
     if any(report.faults for report in reports if _is_ours(report.namespace)):
-        print(f"fix: none of this is ever served; `kvfsm store gc {args.directory}` removes it and keeps the rest")
+        kept = "keeps the rest" if any(report.objects for report in reports) else "nothing is left then"
+        expired = ", and what has expired," if any(report.expired for report in reports) else ""
+        print(f"fix: none of this is ever served; `kvfsm store gc {args.directory}` removes it{expired} and {kept}")
     elif args.what != "gc" and any(report.expired or report.leftover_bytes for report in reports):
         print(f"fix: nothing is wrong; `kvfsm store gc {args.directory}` frees the bytes of what has expired")

@@ -119,7 +119,8 @@ class LocalStore:
         Raises:
             StoreLocked: another writer has it open; the message names it.
             StoreFull, StoreFailed: the directory can't be read or written, or not past the page cache.
-            ValueError: a kind or format that can't be stored, or a number of bytes that nothing fits into.
+            ValueError: a kind or format that can't be stored, a number of bytes that nothing fits into, or an
+                ondisk_prefix whose spec lacks an event or a state that the store goes by.
             TypeError: an argument of another type, such as a number of bytes that is no whole number, or another class
                 than one of ondisk_prefix.
 
@@ -141,6 +142,7 @@ class LocalStore:
         machine = cast("type[OndiskPrefixTable]", kinds.get("ondisk_prefix", OndiskPrefixTable))
         if getattr(machine, "MACHINE", None) != "ondisk_prefix":
             raise TypeError(f"kinds['ondisk_prefix'] is {machine!r}; give that of the KINDS of a generated package")
+        machine.check_stands_for(OndiskPrefixTable)
         self._directory = Directory(tuple(namespace.layouts), recorder=recorder, machine=machine)
         if recorder is not None:
             recorder.watch([self._directory.table], self._lock)

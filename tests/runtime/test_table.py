@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import IntEnum
+
 import numpy as np
 import pytest
 
+from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.errors import BadSlots, BadWord, DuplicateSlots, FieldOverflow
 from kvfsm.runtime.generated import KINDS, CompressedKvTable, Refusal, SwaWindow, SwaWindowTable
 from kvfsm.runtime.generated.compressed_kv import CompressedKvForm
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.table import Fired
 
 STALE = Refusal.STALE
@@ -174,6 +180,22 @@ def test_eviction_takes_expired_slots_first_and_then_the_oldest() -> None:
 def test_every_kind_has_its_table() -> None:
     assert list(KINDS) == ["compressed_kv", "uncompressed_tail", "swa_window", "indexer_state", "ondisk_prefix"]
     assert all(kind == table.MACHINE for kind, table in KINDS.items())
+
+
+def test_a_class_of_another_spec_stands_for_the_shipped_one_where_it_has_all_of_it() -> None:
+    class Fewer(SwaWindowTable):
+        EVENTS = {name: event for name, event in SwaWindowTable.EVENTS.items() if name != "pin"}  # noqa: RUF012
+        STATES = IntEnum("Renumbered", {one.name: one + 1 for one in SwaWindowTable.STATES})
+        LAYOUT = replace(SwaWindowTable.LAYOUT, fields=SwaWindowTable.LAYOUT.fields[:-1])
+
+    SwaWindowTable.check_stands_for(SwaWindowTable)
+    with pytest.raises(ValueError, match="swa_window can't be used here: it lacks the event 'pin'; ") as error:
+        Fewer.check_stands_for(SwaWindowTable)
+    assert "; state 0 'free'; " in str(error.value)
+    assert f"; the field '{SwaWindowTable.LAYOUT.fields[-1].name}'; fix: keep what" in str(error.value)
+    profile = PROFILES["tiny_gpt_oss"]
+    with pytest.raises(ValueError, match="can't be used here"):
+        Manager(profile, dict.fromkeys(profile.kinds, 4), NumpyBackend(), kinds={"swa_window": Fewer})
 
 
 def test_a_slot_can_be_taken_out_and_looked_at() -> None:

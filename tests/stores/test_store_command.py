@@ -124,6 +124,43 @@ def test_what_to_do_is_said(directory: Path, capsys: pytest.CaptureFixture[str])
     assert f"fix: none of this is ever served; `kvfsm store gc {directory}` removes it and keeps the rest" in out
 
 
+def test_of_a_namespace_whose_state_is_damaged_nothing_is_said_to_be_kept(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the state nobody knows whether the newest epoch was ended, and so it was."""
+    fix = f"`kvfsm store gc {directory}` removes it, and what has expired, and "
+    for namespace, kept in ((NAMESPACE, "keeps the rest"), (OTHER, "nothing is left then")):
+        (directory / namespace.digest / "state.json").write_text("x", "utf-8")
+        assert main(["store", "fsck", str(directory)]) == 1
+        assert f"{fix}{kept}\n" in capsys.readouterr().out
+    assert main(["store", "gc", str(directory)]) == 0
+    assert "0 objects, 0 of 0 bytes in files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (("  discard:", "  let_go:"), "it lacks the event 'discard'"),
+        (("is_lossy", "is_rough"), "it lacks 'put_begin' of at_epoch, is_lossy, of_kind; 'recover' of"),
+    ],
+)
+def test_a_spec_without_what_a_store_fires_is_told_where(
+    edit: tuple[str, str], says: str, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "mine"
+    assert main(["init", str(spec)]) == 0
+    for protocol in (spec / "protocols").glob("*.yaml"):
+        protocol.unlink()
+    path = spec / "objects" / "ondisk_prefix.yaml"
+    path.write_text(path.read_text("utf-8").replace(*edit), "utf-8")
+    before = snapshot(directory)
+    capsys.readouterr()
+    assert main(["store", "gc", str(directory), "--budget", "1", "--spec", str(spec)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and f"{path}: ondisk_prefix can't be used here: {says}" in err and "; fix: " in err
+    assert snapshot(directory) == before
+
+
 def test_gc_removes_ended_epochs_and_leftovers(directory: Path, run: Run) -> None:
     with LocalStore(directory, NAMESPACE) as store:
         store.reset()
