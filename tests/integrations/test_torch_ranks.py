@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -43,6 +46,28 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 
 def every(reports: Reports, name: str) -> list[Any]:
     return [reports[rank][name] for rank in LEFT]
+
+
+def test_the_lines_of_the_readme_make_a_group_of_one() -> None:
+    """Over gloo, on ports that are free now."""
+    text = (REPO / "runtime" / "integrations" / "README.md").read_text("utf-8")
+    *_, lines = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = first.getsockname()[1], second.getsockname()[1]
+    manager = """
+from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.manager import Manager
+profile = PROFILES["tiny_llama"]
+manager = Manager(profile, dict.fromkeys(profile.kinds, 4), NumpyBackend())
+"""
+    here = lines.replace('"nccl"', '"gloo"').replace('"head", 29600', f'"127.0.0.1", {ports[0]}')
+    assert here.count("gloo") == 2 and "127.0.0.1" in here
+    ends = "\nassert group.rank == 0 and group.size == 1\ndist.destroy_process_group()\n"
+    rank = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[1]), "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", manager + here + ends]
+    done = subprocess.run(command, env=os.environ | rank, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_ranks_that_evict_differently_agree_on_what_all_have(reports: Reports) -> None:
