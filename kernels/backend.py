@@ -16,8 +16,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ class KernelBackend:
         self._host = NumpyBackend()
         self._lock = threading.RLock()  # one call at a time has the buffers
         self._last: Mark | None = None
+        self._to_clear: deque[tuple[RemoteBytes, npt.NDArray[np.int64]]] = deque()  # before all other launches
         self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
         self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
@@ -164,10 +166,7 @@ class KernelBackend:
             return
         numbers = slot_ids(arena, slots)
         with self._launches():
-            for some in _slices(len(numbers), self._entries):
-                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
-                where = _whole(arena), arena.stride, len(arena), ids
-                self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
+            self._clear(arena, numbers)
 
     def pack(self, layout: Layout, data: Bytes, lossy: bool = False) -> list[bytes]:
         """Of host memory, on the host."""
@@ -382,11 +381,17 @@ class KernelBackend:
         with self._launches():
             self.words.send()
             for some in _slices(len(slots), self._entries):
-                self.words.revalidate(pool.kind, slots[some], [values[some] for values in arguments])
+                self.words.revalidate(pool.kind, some.start, slots[some], [values[some] for values in arguments])
 
     def _scrub(self, pool: Pool, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
-        if pool.arena.is_remote:
-            self.scrub(pool.arena.region, slots[slots < pool.hot])
+        """Clear targets. The event has happened, so that a launch which fails is made up for, and no error of it."""
+        region = pool.arena.region
+        if not isinstance(region, RemoteBytes):
+            return
+        with self._lock:
+            self._to_clear.append((region, slot_ids(region, slots[slots < pool.hot])))
+            with suppress(Exception), self._launches():
+                pass  # what is to be cleared is, before anything else
 
     _acts: Mapping[str, Callable[[KernelBackend, Pool, Slots, list[npt.NDArray[Any]]], None]] = {
         "validate_pin": _leased,
@@ -403,6 +408,9 @@ class KernelBackend:
             if self._last is not None:
                 self.launcher.wait(self._last)
             try:
+                while self._to_clear:
+                    self._clear(*self._to_clear[0])
+                    self._to_clear.popleft()
                 yield
             finally:
                 self._last = self.launcher.mark()
@@ -428,6 +436,12 @@ class KernelBackend:
             where = _columns(arena, columns), arena.stride, len(arena), ids.skip(4 * turn.start)
             self.launcher.launch(copies.gather_plan(*where, count, size, self._staged.pointer, check=check))
             rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
+
+    def _clear(self, arena: RemoteBytes, numbers: npt.NDArray[np.int64]) -> None:
+        for some in _slices(len(numbers), self._entries):
+            (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+            where = _whole(arena), arena.stride, len(arena), ids
+            self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
 
     def _cut_of(self, layout: Layout) -> tuple[packed_form.Cut, Pointer]:
         """How a layout is cut for packing, and the table of that in the launcher's memory; it is made once."""

@@ -77,7 +77,8 @@ class DeviceWords:
 
     Attributes:
         first: uint32 [machines + 1], where the words of each machine begin.
-        layer_refusals: uint8 [entries], what the last ``revalidate`` answered.
+        layer_refusals: uint8 [slots of all machines], what the last ``revalidate`` of each kind answered: the codes of
+            its entries, in their order, lie from the kind's place in ``first`` on.
     """
 
     def __init__(self, launcher: Launcher, entries: int, outbox: Outbox, pools: Mapping[str, Pool]) -> None:
@@ -90,7 +91,7 @@ class DeviceWords:
         self._first = launcher.upload(self.first)
         self._words = launcher.upload(np.zeros(max(1, sum(counts.values())), np.uint64))
         self._refused = launcher.empty((entries,), np.uint8)
-        self.layer_refusals = launcher.empty((entries,), np.uint8)
+        self.layer_refusals = launcher.empty((max(1, sum(counts.values())),), np.uint8)
         self._leases = launcher.upload(np.full(entries, CallRefusal.RELEASED, np.uint8))
         self._verdict = launcher.empty((1,), np.uint8)
         self._leased = self.outbox(launcher, entries)  # stays as it is until the pins have been given back
@@ -217,9 +218,16 @@ class DeviceWords:
         told: dict[int, int] = {CallRefusal.CONTENDED: Refusal.BUSY, CallRefusal.BAD_ARGUMENT: Refusal.STALE}
         return int(told.get(code, code))
 
-    def revalidate(self, kind: str, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
-        """Look at the words of some slots by the event for that; ``layer_refusals`` has the answers then."""
-        count = len(slots)
+    def revalidate(self, kind: str, entry: int, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
+        """Look at the words of some slots by the event for that.
+
+        Args:
+            kind: whose slots they are.
+            entry: place of their first one among the kind's ``layer_refusals``, which has the answers then.
+            slots: [n].
+            arguments: of the event, [n] each.
+        """
+        count, place = len(slots), int(self.first[words.machine_number(kind)]) + entry
         rows = np.zeros((words.width_of("revalidate"), count), np.int64)
         rows[: len(arguments)] = arguments
         number = np.array([count], np.uint32)
@@ -232,7 +240,7 @@ class DeviceWords:
             machines=sent[1],
             slots=sent[2],
             arguments=sent[3],
-            refusals=self.layer_refusals.pointer,
+            refusals=self.layer_refusals.pointer.skip(place),
         )
         self._launcher.launch(plan)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,8 @@ def text_of(body: str, bound: str = "__launch_bounds__(32) ") -> str:
 def launch(text: str, kernel: Kernel | None = None) -> list[int]:
     launcher = HostLauncher(Build.FAST, sources=lambda _: text)
     to = launcher.upload(np.zeros(32, np.uint32))
-    launcher.launch(LaunchPlan(kernel or Kernel("written_here", "none.cu", TO, threads=32), (1, 1, 1), (to.pointer,)))
+    memory = replace(to.pointer, dtype=None)  # whatever the spec takes it for
+    launcher.launch(LaunchPlan(kernel or Kernel("written_here", "none.cu", TO, threads=32), (1, 1, 1), (memory,)))
     return [int(number) for number in to.download()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import threading
@@ -556,9 +557,66 @@ def test_a_layer_that_has_landed_is_looked_at_on_the_device_too(tmp_path: Path) 
     here.launcher.plans.clear()
     assert ticket.use_layer(0) is None
     assert here.launcher.names.count("revalidate") == len(here.manager.core.paged)
-    count = len(ticket.slots("indexer_state"))
-    assert count and not here.backend.words.layer_refusals.download(count).any()
     assert layers
+    words = here.backend.words
+    found = words.layer_refusals.download()
+    for kind in here.manager.core.paged:
+        first, count = int(words.first[list(KINDS).index(kind)]), len(ticket.slots(kind))
+        assert count and not found[first : first + count].any()
+
+
+def test_a_word_that_moved_on_the_device_is_told_of_its_kind_and_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other kinds answer after it, and in however many launches."""
+    store = LocalStore(tmp_path, Namespace.of(PROFILE))
+    publish(numpy_manager(store=store))
+    here = world(store=store, of={"entries": 2})
+    answer = here.manager.match(here.manager.keys(PROMPT))
+    assert answer.plan is not None
+    ticket = here.manager.load_begin(answer.plan)
+    for kind in here.manager.core.paged:
+        ticket.land(kind, 0)
+    here.backend.send_words()
+    words, wrong = here.backend.words, {}
+    for entry, kind in enumerate(here.manager.core.paged):
+        slot = int(ticket.slots(kind)[entry + 1])
+        first = int(words.first[list(KINDS).index(kind)])
+        on_device = words.pointer.skip(8 * (first + slot))
+        (ctypes.c_uint64 * 1).from_address(on_device.address)[0] = 0
+        wrong[first + entry + 1] = int(Refusal.STALE)
+    monkeypatch.setattr(words, "send", lambda: None)  # else the host's words would come again
+    ticket.use_layer(0)
+    found = words.layer_refusals.download()
+    used = np.concatenate([
+        np.arange(len(ticket.slots(kind))) + int(words.first[list(KINDS).index(kind)])
+        for kind in here.manager.core.paged
+    ])  # fmt: skip
+    assert {int(at): int(found[at]) for at in used if found[at]} == wrong
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_target_whose_clearing_failed_is_cleared_before_its_bytes_come(tmp_path: Path, launched: bool) -> None:
+    store = LocalStore(tmp_path, Namespace.of(PROFILE))
+    here = world(store=store)
+    publish(here.manager)
+    expected = read(here.manager)
+    for kind in PROFILE.kinds:
+        here.manager.evict(kind, 99)
+    answer = here.manager.match(here.manager.keys(PROMPT))
+    assert answer.plan is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here.launcher, "launch", failing(here.launcher, "scrub", launched=launched))
+        ticket = here.manager.load_begin(answer.plan)
+        assert here.manager.audit().ok
+        with pytest.raises(OSError, match="busy"):  # nothing else goes before it
+            here.backend.send_words()
+    here.launcher.plans.clear()
+    ticket.transfer()
+    names = here.launcher.names
+    assert set(names[: names.count("scrub")]) == {"scrub"} and names.count("scrub") >= len(PROFILE.kinds)
+    assert read(here.manager) == expected
+    check_words(here)
 
 
 def test_packed_bytes_are_those_of_the_host_and_expand_to_the_same() -> None:
