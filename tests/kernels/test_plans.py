@@ -346,7 +346,12 @@ COUNTS_FROM_ONE = {
 
 
 @pytest.mark.parametrize(
-    ("plan", "name"), [(plan, name) for plan, names in COUNTS_FROM_ONE.items() for name in names], ids=str
+    ("plan", "name"),
+    [
+        pytest.param(plan, name, id=f"{plan.__name__}-{name}")
+        for plan, names in COUNTS_FROM_ONE.items()
+        for name in names
+    ],
 )
 def test_there_is_at_least_one(plan: Callable[..., LaunchPlan], name: str) -> None:
     path = tuple(name.split("."))
