@@ -128,7 +128,6 @@ class Live:
     at_most: int | None = None
     seen: int = 0  # tokens that its row was known to have last
     owed: int = 0  # tokens of work that was granted and that the engine doesn't know of yet, in its row or for its keys
-    ahead: int = 0  # tokens that it stepped here, and not on all ranks yet
     behind: tuple[tuple[Live, int, int], ...] = ()  # who ran, in which row and incarnation, when it gave room back
 
     @property
@@ -140,7 +139,7 @@ class Live:
         row, requests = self.row, self.home.manager.requests
         if row is None or not requests.holds(row, self.incarnation):
             return self.seen
-        return int(requests.tokens[row]) - self.owed - self.ahead
+        return int(requests.tokens[row]) - self.owed
 
     @property
     def tokens(self) -> int:
@@ -161,6 +160,8 @@ class LiveRequests:
         most: that are live at once.
         clock: the time, for waits.
         ageing: the time of turns: what brings them nearer as it grows.
+        draining: places beside these for those that were given up while a worker moves their bytes; without them these
+            count as live until it has ended.
 
     Attributes:
         manager: that one.
@@ -170,16 +171,22 @@ class LiveRequests:
     """
 
     def __init__(
-        self, manager: Manager, queues: Queues, most: int, clock: Callable[[], float], ageing: Callable[[], float]
+        self,
+        manager: Manager,
+        queues: Queues,
+        most: int,
+        clock: Callable[[], float],
+        ageing: Callable[[], float],
+        draining: int = 0,
     ) -> None:
         self.manager = manager
         self.queues = queues
-        self.words = manager.table(QueuedTable, most)
+        self.words = manager.table(QueuedTable, most + draining)
         self.by_number: dict[int, Live] = {}
         self.granted: list[Work] = []
         self.tally = Tally()
-        self._clock, self._ageing = clock, ageing
-        self._free = list(range(most))[::-1]
+        self._most, self._clock, self._ageing = most, clock, ageing
+        self._free = list(range(most + draining))[::-1]
         self._number = itertools.count(1).__next__
 
     def arrive(self, keys: Keys, tokens: int, owner: str, attempts: int, queue: Queue, cost: float) -> Live:
@@ -188,8 +195,9 @@ class LiveRequests:
         Raises:
             Refused: BACKPRESSURE when as many as there may be are live, or some of another scheduler of this manager.
         """
-        if not self._free:
-            raise Refused(Reason.BACKPRESSURE, "scheduler", f"{len(self.words)} places, and all are taken")
+        full = len(self.by_number) >= self._most
+        if not self._free or (full and len(self.by_number) - self.count(QueuedState.DRAINING) >= self._most):
+            raise Refused(Reason.BACKPRESSURE, "scheduler", f"{self._most} places, and all are taken")
         if (others := self.manager.served) is not self.by_number:
             if others:
                 what = "another scheduler of this manager has live requests: neither would see whom to preempt for want"
@@ -322,5 +330,5 @@ class LiveRequests:
     def _let_go(self, live: Live) -> None:
         live.reservation, live.loading, live.row, live.behind = None, None, None, ()
         live.rebuild = None
-        live.owed = live.ahead = 0
+        live.owed = 0
         self.granted = [work for work in self.granted if work.live is not live]

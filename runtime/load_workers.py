@@ -39,7 +39,8 @@ class LoadWorkers:
         """Have the load of an admitted request moved. The caller doesn't hold the lock.
 
         Raises:
-            BaseException: what the executor raised that was not shut down; the load has failed then.
+            BaseException: what the executor raised that was not shut down; the load has failed then. Among ranks, which
+                have agreed on more than this load by now, no Exception is raised: ``live.fault`` says what it was.
         """
         with self._manager.lock:
             self._requests.tally.count("loads")
@@ -48,7 +49,8 @@ class LoadWorkers:
             job = self._executor.submit(self._work, live, ticket)
         except BaseException as error:
             self._never_ran(live, ticket, error)
-            if not isinstance(error, RuntimeError):  # that is what one says that was shut down
+            told = Exception if self._among_ranks else RuntimeError  # which is what one says that was shut down
+            if not isinstance(error, told):
                 raise
         else:
             job.add_done_callback(lambda job: self._check_ran(live, ticket, job))

@@ -99,7 +99,9 @@ class RankTurns(Turns):
 
         Raises:
             RankError: see ``Agreement.round``. Nobody has begun then.
-            Exception: what a store or a device query raised here; the other ranks hear of it.
+            Exception: what a store or a device query raised here; the other ranks hear of it, and nobody has begun. But
+                what the backend or a clock raises once all have agreed, as a row is made, they hear of no more: they
+                have begun, this rank has parted, and the next round raises RanksDiverged everywhere.
         """
         self._agreed, self._held, self._said, self._never = {}, {}, {}, {}
         self.withheld = set(self._requests.by_number.values())  # until all have spoken
@@ -249,6 +251,7 @@ class RankTurns(Turns):
             if _Said.HAS_LOSSY in all_said:
                 self._all_lossy(live)
         with self._manager.lock:
+            self._requests.granted.sort(key=lambda work: work.live.number)  # turns had an order of this rank's own
             granted = {work.live for work in self._requests.granted}
             waits_for_others = any(self._requests.state(live) is QueuedState.READY for live in lives)
         if waits_for_others:  # whose loads tell nobody here that they are over

@@ -199,15 +199,22 @@ class RequestTable(RowTables):
         """
         index = np.asarray(rows, np.intp)
         with self._manager.lock:
-            state = self._rows
-            self._check_all(index)
-            self._check_no_drafts(index, "step")
-            starts = index[state.until[index] == state.stride]
-            if len(starts):
-                done = still(done)
-                self._manager.unpark()
-                self._make_blocks(starts, done)
+            self._make_room(index, done)
             self._words.count(index)
+
+    def make_room(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
+        """All that ``step`` may lack or raise; no token comes yet, and the room is there until one does.
+
+        Ranks that step together make room first, and ``count`` once all have it.
+        """
+        with self._manager.lock:
+            self._make_room(np.asarray(rows, np.intp), done)
+
+    def count(self, rows: npt.ArrayLike) -> None:
+        """One token for each of some rows that have room for it; those that hold no request any more have none."""
+        index = np.asarray(rows, np.intp)
+        with self._manager.lock:
+            self._words.count(index[self.active[index]])
 
     def rollback(self, row: int, to: int, *, done: Done | None = None) -> None:
         """Take a row back to ``to`` tokens, without its drafts: what is rejected leaves no trace in any kind.
@@ -449,6 +456,16 @@ class RequestTable(RowTables):
             raise Refused(Reason.IDENTITY, "requests", what)
 
     # ---- under the lock: decoding ---------------------------------------------------------------------------------
+
+    def _make_room(self, rows: Rows, done: Done | None) -> None:
+        """See ``make_room``."""
+        self._check_all(rows)
+        self._check_no_drafts(rows, "step")
+        starts = rows[self._rows.until[rows] == self._rows.stride]
+        if len(starts):
+            done = still(done)
+            self._manager.unpark()
+            self._make_blocks(starts, done)
 
     def _make_blocks(self, rows: Rows, done: Done | None) -> None:
         """Blocks for rows whose next token begins one."""

@@ -109,15 +109,12 @@ class RunningRows:
             with self.lock:
                 stepping = self._decoding([live for live in stepping if live not in gone])
                 self._check_given(stepping, given)
-                rows = _rows(live for live in stepping if not live.ahead)
-                wrong = self._refused(functools.partial(self._manager.requests.step, rows, done=done))
+                rows = _rows(stepping)
+                wrong = self._refused(functools.partial(self._manager.requests.make_room, rows, done=done))
                 if wrong is not None and wrong.refusal not in TOO_LITTLE:
                     self._fail(wrong)
-                for live in stepping if wrong is None else ():
-                    live.ahead = 1
-                if self._everywhere(wrong is None):
-                    for live in stepping:
-                        live.ahead = 0
+                if self._everywhere(wrong is None):  # only now does anything move, so that no rank is ahead of others
+                    self._manager.requests.count(rows)
                     return self._grown(stepping, given, gone)
                 gone.append(self._yield(wrong or _elsewhere("the next token"), done))
 
@@ -138,7 +135,10 @@ class RunningRows:
                 if wrong is None and not agreed:
                     self._manager.requests.reject(_rows(stepping))
             if not agreed:
-                raise wrong or _elsewhere("these drafts")
+                never = not self._everywhere(wrong is None or wrong.refusal is not Reason.CAPACITY)
+                if wrong is None or (never and wrong.refusal is not Reason.CAPACITY):
+                    wrong = _elsewhere("these drafts", never=never)
+                raise wrong
             return Stepped(tuple(stepping), tuple(_rows(stepping)), tuple(gone))
 
     def accept(
@@ -363,7 +363,9 @@ class RunningRows:
             self._admission.leave_now(live.reservation)
 
 
-def _elsewhere(what: str) -> Refused:
+def _elsewhere(what: str, *, never: bool = False) -> Refused:
+    if never:
+        return Refused(Reason.CAPACITY, "ranks", f"another rank can never have room for {what}")
     return Refused(Reason.POOL_FULL, "ranks", f"another rank has no room for {what}")
 
 

@@ -116,7 +116,8 @@ class Scheduler:
             case, and the rest takes one more: publish in between, or nothing is kept there at which others could go on.
             False where the engine keeps these itself, by fills of these kinds (``Manager.reserve``).
         attempts: times that a load which failed is tried again before the request computes.
-        requests: most that are live at once.
+        requests: most that are live at once. Among ranks those don't count that were given up while their bytes move,
+            as long as no more loads than that move at once.
         clock: the time, for waits and, unless ranks agree, ageing.
         lock: makes the lock that keeps rows of running requests from ending while they are stepped.
         agreement: where several ranks serve the same requests, this one's part in agreeing who loads, who begins, and
@@ -166,7 +167,8 @@ class Scheduler:
         self.queues.serve()
         self._attempts = attempts
         ageing = clock if agreement is None else lambda: float(agreement.exchanges)
-        self._requests = LiveRequests(manager, self.queues, requests, clock, ageing)
+        draining = 0 if agreement is None else requests  # what drains on one rank only refuses nobody
+        self._requests = LiveRequests(manager, self.queues, requests, clock, ageing, draining)
         self.live = self._requests.by_number
         self._changed = threading.Event()
         self._calls = EngineCalls()
@@ -296,7 +298,8 @@ class Scheduler:
 
         Raises:
             Exception: what a store or a device query raised. Nothing is lost: the next call grants nothing more, and
-                returns what was granted by then, unless its request has gone back to wait.
+                returns what was granted by then, unless its request has gone back to wait. Among ranks see
+                ``rank_turns.py``.
         """
         self._changed.clear()
         broken_off = bool(self._requests.granted) and not self._in_ranks

@@ -455,7 +455,7 @@ def test_a_rank_that_is_poisoned_says_so() -> None:
     assert ranks[0].scheduler.report().states == {"waiting": 1} and ranks[0].manager.audit().ok
 
 
-@pytest.mark.parametrize("call", ["step", "propose"])
+@pytest.mark.parametrize("call", ["make_room", "propose"])
 def test_a_rank_that_fails_at_a_token_is_heard_of(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = ranks_of([make(12, LLAMA) for _ in range(2)])
 
@@ -468,7 +468,7 @@ def test_a_rank_that_fails_at_a_token_is_heard_of(call: str, monkeypatch: pytest
         (live,) = rank.submit(prompt(1, 20))
         rank.schedule()
         with pytest.raises(OSError if rank.number == 1 else RankFailed, match="the device has gone"):
-            rank.scheduler.decode([live]) if call == "step" else rank.scheduler.propose([live], 1)
+            rank.scheduler.decode([live]) if call == "make_room" else rank.scheduler.propose([live], 1)
         assert not rank.manager.requests.drafts.any()
         rank.schedule()
         rank.scheduler.finish(live)
