@@ -203,9 +203,10 @@ class RequestTable(RowTables):
             self._words.count(index)
 
     def make_room(self, rows: npt.ArrayLike, *, done: Done | None = None) -> None:
-        """All that ``step`` may lack or raise; no token comes yet, and the room is there until one does.
+        """Room for the next token of each of some rows, which is there until that comes: all of ``step`` that can fail.
 
-        Ranks that step together make room first, and ``count`` once all have it.
+        Ranks that step together make room first, and ``count`` once all have it. Arguments and errors are those of
+        ``step``.
         """
         with self._manager.lock:
             self._make_room(np.asarray(rows, np.intp), done)
