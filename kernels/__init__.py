@@ -1,1 +1,1 @@
-"""Device work behind events: the NumPy backend, and CUDA headers generated from the spec."""
+"""Device work behind events: CUDA kernels, their plans, what each means in NumPy, and backends over both."""

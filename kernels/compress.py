@@ -158,7 +158,7 @@ def compress(compressor: Compressor, windows: Windows[Arrays], out: Floats, refu
 
     Bytes: ``compressor.bytes_read`` read and 4 elements written an entry, and 14 for its numbers and its refusal; the
     bias, which is the same for all entries, comes from the cache after the first.
-    Floor at 4.3 TB/s without the bias: CSA of 512, 32 ki entries 282 us; HCA of 512 and 128 rows, 1 ki entries 126 us.
+    Floor at 4.3 TB/s without the bias: CSA of 512, 32 ki entries 283 us; HCA of 512 and 128 rows, 1 ki entries 126 us.
     Source: DeepSeek-V4 report (arXiv 2606.19348), equations 9 to 12 and 20 to 23; halves of a row as `transformers`
     5.24.0 has them.
     """
@@ -181,6 +181,7 @@ def compress_v4(
     Channels of the part with positions are rounded to bfloat16, the others go from float32 to FP8 at once.
 
     Bytes: ``compressor.bytes_read`` read and 584 written an entry, and 34 for its numbers, slot, word and refusal.
+    Floor as of ``compress``: CSA, 32 ki entries 272 us; HCA, 1 ki entries 126 us.
     """
     data, scales = v4_views(pages, page_rows)
     found = _within(compressor, windows, check.refusals)
@@ -209,6 +210,7 @@ def compress_index_key(
     """Entries of 128 as indexer keys of 132 bytes; see ``fp8.quantise_insert_rows`` for pages and ``check``.
 
     Bytes: ``compressor.bytes_read`` read and 132 written an entry, and 34 for its numbers, slot, word and refusal.
+    Floor as of ``compress``, windows of 4 rows with 64 channels turned: 32 ki entries 70 us.
     """
     codes, scales = row_views(pages, page_rows, INDEX_ELEMENTS)
     found = _within(compressor, windows, check.refusals)

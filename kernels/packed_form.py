@@ -8,7 +8,8 @@ highest byte. Then its bytes are taken apart: all first bytes of the block, all 
 kept the least value, and of every element how far it lies above that, in as many bits as the farthest takes. High bytes
 of neighbouring numbers lie close together; low ones are kept as they are.
 
-*Lossy*: blocks of float32 and bfloat16 become FP8 with one scale a block (``fp8.scales_of``); all else is lossless.
+*Lossy*: blocks of float32 and bfloat16 become FP8 with one scale a block (``fp8_rows.scales_of``); all else is
+lossless.
 
 A body, as kernels read it:
 

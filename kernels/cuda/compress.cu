@@ -270,13 +270,13 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_compress(
                         kv_canonical_bits(values.at[2]), kv_canonical_bits(values.at[3])));
 }
 
-// Reads the entry and looks at its slot, by one thread; null if there is no such entry, or if it is refused.
 struct Target {
   Entry entry;
-  kv_u8* page;
+  kv_u8* page;  // null: nothing is to be written
   kv_u32 row;
 };
 
+// Reads the entry and looks at its slot, by one thread. No page if there is no such entry, or if it is refused.
 __device__ __forceinline__ Target find_target(
     const Windows& w,
     const KvCheck& check,

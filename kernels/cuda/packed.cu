@@ -171,9 +171,9 @@ __device__ __forceinline__ void store_eight(const Block& block, kv_u8* begin, co
   }
 }
 
-// Turned by one bit among those of the element: the sign comes down, the exponent goes up.
 __device__ __forceinline__ kv_u64 mask_of(kv_u32 item) { return ~0ULL >> (64 - 8 * item); }
 
+// Turned by one bit among those of the element: the sign comes down, the exponent goes up.
 __device__ __forceinline__ kv_u64 turned_left(kv_u64 value, kv_u32 item) {
   return (value << 1 | value >> (8 * item - 1)) & mask_of(item);
 }

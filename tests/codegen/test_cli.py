@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvfsm.codegen import cli
-from kvfsm.codegen.cli import VERBS, main
+from kvfsm.codegen.cli import VERBS, explain, main
 from kvfsm.codegen.cli.explain import explanations
 from kvfsm.codegen.cli.glossary import ANSWERS, PROPERTIES, TERMS
 from kvfsm.runtime.answers import AnswerKind, ObjectAnswer
@@ -140,7 +141,10 @@ def test_a_folder_that_is_not_there_is_2(tmp_path: Path, capsys: pytest.CaptureF
         ("E421", "wrong"),
     ],
 )
-def test_explain_knows(word: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_knows(
+    word: str, says: str, spec: Spec, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "loaded_spec", lambda _: SimpleNamespace(spec=spec))  # loaded once for all words
     assert main(["explain", word]) == 0
     assert says in capsys.readouterr().out
 

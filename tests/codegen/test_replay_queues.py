@@ -154,6 +154,10 @@ def test_a_stalled_disk_holds_up_residents_behind_one_line_only() -> None:
     assert calm_five.finished == calm_line.finished == five.finished == line.finished
 
 
+OF_ONE_RUN = pytest.mark.xdist_group("shipped slice")
+"""Of minutes: one process makes it, for all tests that look at it."""
+
+
 @pytest.fixture(scope="module")
 def shipped() -> Iterator[Comparison]:
     with pytest.MonkeyPatch.context() as patch:
@@ -161,6 +165,7 @@ def shipped() -> Iterator[Comparison]:
         yield compare(setting(SLICE.read_text("utf-8").splitlines(), *SHIPPED[1:]))
 
 
+@OF_ONE_RUN
 def test_the_picture_is_the_one_of_the_shipped_slice(shipped: Comparison) -> None:
     from kvfsm.codegen.cli.replay_plot import plot
 
@@ -173,6 +178,7 @@ def test_the_picture_is_the_one_of_the_shipped_slice(shipped: Comparison) -> Non
     assert command in (REPO / "diagrams" / "README.md").read_text("utf-8")
 
 
+@OF_ONE_RUN
 def test_on_the_slice_residents_wait_less_in_the_five_queues(shipped: Comparison) -> None:
     five, line = shipped.of("stalled disk")
     assert five.finished == line.finished == 250
@@ -180,6 +186,7 @@ def test_on_the_slice_residents_wait_less_in_the_five_queues(shipped: Comparison
     assert five.requests_per_second >= line.requests_per_second
 
 
+@OF_ONE_RUN
 def test_the_page_says_why_its_waits_are_not_those_of_the_readme(shipped: Comparison) -> None:
     plain = shipped.plain
     assert plain is not None and plain.store_tokens == 0
@@ -193,6 +200,7 @@ def test_the_page_says_why_its_waits_are_not_those_of_the_readme(shipped: Compar
     assert f"wait {seconds[0]} on average, {seconds[1]} at the 99th percentile" in readme
 
 
+@OF_ONE_RUN
 def test_the_picture_shows_other_numbers_otherwise(shipped: Comparison) -> None:
     from kvfsm.codegen.cli.replay_plot import plot
 

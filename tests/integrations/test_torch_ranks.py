@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+pytestmark = pytest.mark.xdist_group("torch ranks")  # one run of four processes, which several tests look at
+
 REPO = Path(__file__).parents[2]
 WORKER = [sys.executable, "-m", "tests.integrations.rank_worker"]
 LEFT = (0, 1, 3)

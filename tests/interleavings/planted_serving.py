@@ -59,7 +59,7 @@ def admits_before_it_has(world: World) -> None:
     turns = world.serving.engine._turns
     lock, requests, admission, workers = world.manager.lock, turns._requests, turns._admission, turns._workers
 
-    def admit(live: Live, reservation: Reservation, queue: Queue) -> None:
+    def admit(live: Live, reservation: Reservation, queue: Queue, *, less: bool = False) -> None:
         ticket = reservation.ticket
         with lock:
             where = queue if ticket is not None or queue not in (Queue.DISK, Queue.COMPRESSED) else Queue.RESIDENT

@@ -50,7 +50,8 @@ def test_toctou_with_three_readers_has_these_orbits() -> None:
 
 
 WITH_LIKES = (
-    "capture", "evict", "fill", "generate", "join", "pack", "publish", "queue", "rewrite", "scrub", "split", "toctou",
+    "bring", "capture", "evict", "fill", "generate", "join", "pack", "publish", "queue", "rewrite", "scrub", "split",
+    "toctou",
 )  # fmt: skip
 
 
