@@ -48,7 +48,7 @@ Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[Any]
 
 AT_ITS_EVENT = ("revalidate", "scrub")
-"""Kernels that run when their event is called on slots in the launcher's memory: they need the slots and its arguments."""
+"""Kernels that run when their event is called on slots in the launcher's memory: all they need comes with it."""
 
 WITH_A_READ = ("validate_pin", "unpin")
 """Kernels that run around the launches that read leased slots, for device pins cover launches only."""
