@@ -20,6 +20,7 @@ from kvfsm.kernels.copies import (
 )
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.reading import Side
+from kvfsm.runtime.generated import KINDS
 
 from .pools import PINNED, Uploaded, check_of, copied, random_bytes, some_slots, with_strangers
 
@@ -95,8 +96,12 @@ def test_scatter(launcher: Launcher, rng: np.random.Generator, size: int, entrie
 def test_scatter_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, kind: str, side: Side) -> None:
     slots, entries, size = 60, 50, 528
     arena, data, up = random_bytes(rng, slots, size), random_bytes(rng, entries, size), Uploaded(launcher)
-    ids = with_strangers(rng, some_slots(rng, slots, entries, unique=True), slots)
+    own = some_slots(rng, slots, entries, unique=True)
+    ids = with_strangers(rng, own, slots)
     check = check_of(rng, kind, slots, entries, side, versions=False)
+    state = KINDS[kind].STATES["RESIDENT" if side == Side.READER else "FILLING"]  # of the first entry, which goes
+    ids[0], check.expected[0], check.refusals[0] = own[0], 1, 0
+    check.words[own[0]] = KINDS[kind].LAYOUT.pack(state=state, generation=1)
     live = np.array([entries - 5], np.int64)
     launcher.launch(
         scatter_plan(
