@@ -35,7 +35,7 @@ from . import packed as packing
 from .device_words import DeviceWords, Pins
 from .held import Held, Pages
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
-from .outbox import ALIGNMENT
+from .outbox import VECTOR_BYTES
 from .reading import Side
 from .reference import NumpyBackend, check_shape, fitting, slot_ids
 
@@ -81,16 +81,16 @@ class KernelBackend:
     """
 
     def __init__(self, launcher: Launcher, *, staged_bytes: int = 1 << 24, entries: int = 1 << 16) -> None:
-        if staged_bytes < ALIGNMENT or entries < 1:
+        if staged_bytes < VECTOR_BYTES or entries < 1:
             what = f"staged_bytes={staged_bytes}, entries={entries}"
-            raise ValueError(f"{what}; give at least {ALIGNMENT} bytes and one entry")
+            raise ValueError(f"{what}; give at least {VECTOR_BYTES} bytes and one entry")
         self.launcher = launcher
         self._entries = entries
         self._host = NumpyBackend()
         self._lock = threading.RLock()  # one call at a time has the buffers
         self._last: Mark | None = None
         self._to_clear: deque[tuple[RemoteBytes, npt.NDArray[np.int64]]] = deque()  # before all other launches
-        self._staged = launcher.empty((staged_bytes // ALIGNMENT * ALIGNMENT,), np.uint8)
+        self._staged = launcher.empty((staged_bytes // VECTOR_BYTES * VECTOR_BYTES,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
         self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
         self._outbox = DeviceWords.outbox(launcher, entries)
@@ -195,7 +195,7 @@ class KernelBackend:
     def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
         """Reads n x slot bytes, writes what they take packed, and brings that to the host."""
         cut, table = self._cut_of(layout)
-        stride = cut.body_most + -cut.body_most % packed_form.ALIGNMENT
+        stride = cut.body_most
         room = min(self._entries, self._staged.pointer.bytes // stride)
         if not room:
             return self._host.pack(layout, self.gather(arena, slots), lossy)
@@ -226,7 +226,7 @@ class KernelBackend:
         ]
         numbers = slot_ids(arena, slots)
         check_shape(arena, numbers, (len(found), layout.slot_bytes))
-        ends = np.cumsum([len(one.body) + -len(one.body) % packed_form.ALIGNMENT for one in found])
+        ends = np.cumsum([len(one.body) for one in found])
         if len(found) and np.diff(ends, prepend=0).max() > self._staged.pointer.bytes:
             self.scatter(arena, numbers, self._host.expand(layout, packed))
             return
@@ -478,10 +478,10 @@ def _slices(count: int, most: int) -> Iterator[slice]:
 def _check_layout(layout: Layout) -> None:
     """Raise LaunchRefused unless slots can be copied 16 bytes at a time."""
     for part in layout.parts:
-        if part.offset % ALIGNMENT or part.payload_bytes % ALIGNMENT or layout.slot_bytes % ALIGNMENT:
+        if part.offset % VECTOR_BYTES or part.payload_bytes % VECTOR_BYTES or layout.slot_bytes % VECTOR_BYTES:
             where = f"{layout.kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
             what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
-            raise LaunchRefused(f"{what}; fix: use multiples of {ALIGNMENT}")
+            raise LaunchRefused(f"{what}; fix: use multiples of {VECTOR_BYTES}")
 
 
 def _generations(slots: Slots, expected: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -25,8 +25,8 @@ from ..runtime.generated import Refusal
 from . import words
 from .call_refusal import CallRefusal
 from .launch import Launcher, LaunchPlan, Pointer
-from .outbox import ALIGNMENT, Outbox
-from .reading import Check, Side, draining
+from .outbox import VECTOR_BYTES, Outbox
+from .reading import Check, Side, only_for_holders
 
 if TYPE_CHECKING:
     from ..runtime.pool import Pool
@@ -101,7 +101,7 @@ class DeviceWords:
     def outbox(launcher: Launcher, entries: int) -> Outbox:
         """One that holds what a launch over so many slots takes: machine, slot, generation and arguments of each."""
         entry_bytes = 16 + 8 * max(words.width_of("validate_pin"), words.width_of("revalidate"))
-        return Outbox(launcher, entries * entry_bytes + 16 * ALIGNMENT)
+        return Outbox(launcher, entries * entry_bytes + 16 * VECTOR_BYTES)
 
     @property
     def pointer(self) -> Pointer:
@@ -131,7 +131,7 @@ class DeviceWords:
 
     def note(self, kind: str, slots: Slots, after: npt.NDArray[np.uint64]) -> None:
         """Words of some slots have changed on the host. Those that only their holders may read stay as they were."""
-        told = ~draining(kind, after)
+        told = ~only_for_holders(kind, after)
         with self._lock:
             found = self._kinds[kind]
             found.words[slots[told]] = after[told]

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from .launch import Launcher, Pointer
 
-ALIGNMENT = 16
+VECTOR_BYTES = 16
+"""Of an access: what is sent lies at multiples, and slots are copied so many at a time."""
 
 
 class Outbox:
@@ -27,7 +28,7 @@ class Outbox:
         Raises:
             LaunchRefused: together they are larger than the outbox.
         """
-        sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]
+        sizes = [-(-array.nbytes // VECTOR_BYTES) * VECTOR_BYTES for array in arrays]
         together = np.zeros(sum(sizes), np.uint8)
         found, at = [], 0
         for array, size in zip(arrays, sizes, strict=True):

@@ -192,13 +192,13 @@ def answers(
     return found
 
 
-def draining(kind: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def only_for_holders(kind: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Which words have pins, in a state that nobody else may read, such as EXPIRED: bool [n].
 
     >>> from ..runtime.generated.swa_window import LAYOUT
     >>> from ..runtime.generated.swa_window import SwaWindowState as State
     >>> fields = {"state": State.RESIDENT, "pins": 1}, {"state": State.EXPIRED, "pins": 1}, {"state": State.EXPIRED}
-    >>> draining("swa_window", np.array([LAYOUT.pack(**some) for some in fields], np.uint64)).tolist()
+    >>> only_for_holders("swa_window", np.array([LAYOUT.pack(**some) for some in fields], np.uint64)).tolist()
     [False, True, False]
     """
     without, with_some = _by_state(kind) == 0

@@ -21,7 +21,7 @@ from kvfsm.kernels.backend import AT_ITS_EVENT, BY_THE_ENGINE, WITH_A_READ, WITH
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
-from kvfsm.kernels.reading import Check, answers, draining
+from kvfsm.kernels.reading import Check, answers, only_for_holders
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.arena import Arena, RemoteBytes, RemoteMemory
 from kvfsm.runtime.backend import Backend, Device
@@ -210,7 +210,7 @@ def check_words(here: World) -> None:
     """
     for kind, words in words_on_the_device(here).items():
         table = here.manager.core.pools[kind].table
-        held = draining(kind, table.words)
+        held = only_for_holders(kind, table.words)
         assert words.tolist() == without_pins(kind, words)
         assert words[~held].tolist() == without_pins(kind, table.words[~held])
         check = Check(kind, words, table.fields("generation")[held], np.zeros(held.sum(), np.uint8))
@@ -320,7 +320,7 @@ def endings(kind: str) -> list[str]:
     for name, event in table.EVENTS.items():
         slot = table.SLOT(table.LAYOUT.pack(state=table.STATES["RESIDENT"], pins=1, generation=1))
         given = {argument.name: int(argument.name == "expected") for argument in event.given}
-        if slot.fire(name, **given) is None and draining(kind, np.array([slot.word], np.uint64)).any():
+        if slot.fire(name, **given) is None and only_for_holders(kind, np.array([slot.word], np.uint64)).any():
             found.append(name)
     return found
 
@@ -351,7 +351,7 @@ def test_a_lease_reads_on_whatever_becomes_of_its_slots(kind: str, event: str, s
         manager.release(lease)
     assert found[0] == found[1]
     pool = here.manager.core.pools[kind]
-    assert not draining(kind, pool.table.words).any()
+    assert not only_for_holders(kind, pool.table.words).any()
     check_words(here)
     _, code = here.backend.read(kind, pool.arena.region, slots, generations)
     pin = dict.fromkeys((given.name for given in KINDS[kind].EVENTS["pin"].given), 0)
@@ -368,7 +368,7 @@ def test_a_lease_reads_on_after_a_reset() -> None:
         manager.reset()
         found.append(read_by(lease))
         if manager is here.manager:
-            assert all(draining(kind, manager.core.pools[kind].table.words).any() for kind in lease.slots)
+            assert all(only_for_holders(kind, manager.core.pools[kind].table.words).any() for kind in lease.slots)
             check_words(here)
         manager.release(lease)
     assert found[0] == found[1]
@@ -393,7 +393,7 @@ def test_slots_of_two_leases_are_read_until_the_last_has_gone() -> None:
     assert read_by(last) == expected
     here.manager.release(last)
     check_words(here)
-    assert not any(draining(kind, pool.table.words).any() for kind, pool in here.manager.core.pools.items())
+    assert not any(only_for_holders(kind, pool.table.words).any() for kind, pool in here.manager.core.pools.items())
 
 
 def failing(launcher: Recording, kernel: str, *, launched: bool) -> Callable[[LaunchPlan], None]:
