@@ -137,8 +137,7 @@ class KernelBackend:
         numbers = slot_ids(arena, slots)
         found = np.empty((len(numbers), *arena.shape[1:]), np.uint8)
         with self._launches():
-            for some in _slices(len(numbers), self._entries):
-                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+            for some, ids in self._batches(numbers, self._entries):
                 self._gather(arena, ids, found[some])
         return found
 
@@ -150,8 +149,7 @@ class KernelBackend:
         numbers = slot_ids(arena, slots)
         rows = fitting(arena, numbers, data).reshape(len(numbers), arena.item_bytes)
         with self._launches():
-            for some in _slices(len(numbers), self._entries):
-                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+            for some, ids in self._batches(numbers, self._entries):
                 for turn, columns in self._turns(arena, some.stop - some.start):
                     own = np.ascontiguousarray(rows[some][turn, columns])
                     self._staged.write(own.reshape(-1))
@@ -201,8 +199,7 @@ class KernelBackend:
             return self._host.pack(layout, self.gather(arena, slots), lossy)
         numbers, blobs = slot_ids(arena, slots), []
         with self._launches():
-            for some in _slices(len(numbers), room):
-                (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+            for some, ids in self._batches(numbers, room):
                 count = some.stop - some.start
                 where = packing.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
                 plan = packing.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
@@ -438,10 +435,15 @@ class KernelBackend:
             rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
 
     def _clear(self, arena: RemoteBytes, numbers: npt.NDArray[np.int64]) -> None:
-        for some in _slices(len(numbers), self._entries):
-            (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+        for some, ids in self._batches(numbers, self._entries):
             where = _whole(arena), arena.stride, len(arena), ids
             self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
+
+    def _batches(self, numbers: npt.NDArray[np.int64], most: int) -> Iterator[tuple[slice, Pointer]]:
+        """Slots in launches of at most ``most``: which they are, and their numbers in the launcher's memory."""
+        for some in _slices(len(numbers), most):
+            (ids,) = self._outbox.send(numbers[some].astype(np.int32))
+            yield some, ids
 
     def _cut_of(self, layout: Layout) -> tuple[packed_form.Cut, Pointer]:
         """How a layout is cut for packing, and the table of that in the launcher's memory; it is made once."""
