@@ -13,7 +13,7 @@ from kvfsm.kernels.checks import What
 from kvfsm.kernels.copies import gather_plan, window_gather, window_gather_plan
 from kvfsm.kernels.graph_watch import GraphWatch, in_words, pointer_of
 from kvfsm.kernels.launch import Launcher, Pointer
-from kvfsm.kernels.reading import Check, Side, draining
+from kvfsm.kernels.reading import Check, Side, only_for_holders
 from kvfsm.kernels.words import put_words_plan
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import KINDS, Refusal
@@ -154,9 +154,9 @@ def test_rows_go_on_over_what_was_reset_under_them(decoding: Decoding) -> None:
     row = manager.requests.admit(len(prompt), lease=manager.acquire(manager.match(keys, len(prompt))))
     decoding.replay([row])
     pool, shared = manager.core.pools["compressed_kv"], manager.requests.table("compressed_kv", np.array([row]))[0, :2]
-    assert draining("compressed_kv", pool.table.words[shared]).tolist() == [False, False]
+    assert only_for_holders("compressed_kv", pool.table.words[shared]).tolist() == [False, False]
     manager.reset()
-    assert draining("compressed_kv", pool.table.words[shared]).tolist() == [True, True]
+    assert only_for_holders("compressed_kv", pool.table.words[shared]).tolist() == [True, True]
     other = manager.requests.admit(3)
     for rows in ([row], [other, row]):
         decoding.replay(rows)
