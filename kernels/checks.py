@@ -17,7 +17,7 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.generated import KINDS, Refusal
+from ..runtime.generated import Refusal
 from .call_refusal import CallRefusal
 from .draft import Draft, named
 from .launch import Argument, Kernel, LaunchPlan, Pointer
@@ -34,6 +34,7 @@ from .reading import (
     Side,
     answers,
     check_values,
+    field_of,
     in_use,
     machine_of,
     refused_check,
@@ -246,7 +247,7 @@ def page_checksum(
             raise IndexError(f"slots {used.min()} to {used.max()} of {len(arena)}; pass slots only, or a check")
         sums[: len(used)] = checksum(arena[used])
         return
-    allowed = touchable(check, used)
+    allowed = touchable(check, len(arena), used)
     sums[: len(used)][allowed] = checksum(arena[used[allowed]])
 
 
@@ -409,10 +410,8 @@ def _wrong_of(
         elif slot == rows.scratch:
             yield What.SCRATCH, row, column, no_slot, slot, rows.guard
         elif words is not None:
-            field = KINDS[kind].LAYOUT.field("generation")
             word = words[slot : slot + 1]
-            generation = int(word[0]) >> field.shift & field.mask
-            wanted = generation if expected is None else int(expected[row, column])
+            wanted = int(field_of(kind, "generation", word)[0] if expected is None else expected[row, column])
             code = int(answers(Check(kind, word, np.array([wanted]), np.zeros(1, np.uint8)), np.zeros(1, int))[0])
             if code not in (0, Refusal.BUSY):
                 yield What.WORD, row, column, code, slot, wanted

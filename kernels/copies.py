@@ -279,7 +279,7 @@ def _allowed(
     if check is None:
         _all_slots(arena, ids)
         return slice(None)
-    return touchable(check, ids, entries)
+    return touchable(check, len(arena), ids, entries)
 
 
 # ---- plans ----------------------------------------------------------------------------------------------------------

@@ -41,10 +41,10 @@ from .reading import (
     MOST,
     SLOTS,
     Check,
-    answers,
     check_values,
     require_check,
     require_slots,
+    touchable,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -260,14 +260,10 @@ def _touchable(
     among: npt.NDArray[np.intp] | None = None,
 ) -> list[tuple[int, int, int]]:
     at = np.arange(len(ids)) if among is None else among
-    mine = ids[at]
-    codes = (
-        np.where((mine >= 0) & (mine < slots), 0, CallRefusal.NO_SLOT) if check is None else answers(check, mine, at)
-    )
-    codes = np.where((codes == 0) & ~within[at], CallRefusal.BAD_ARGUMENT, codes)
+    allowed = touchable(check, slots, ids[at], at)
     if check is not None:
-        check.refusals[at] = codes
-    found = at[codes == 0]
+        check.refusals[at[allowed & ~within[at]]] = CallRefusal.BAD_ARGUMENT
+    found = at[allowed & within[at]]
     return list(zip(found.tolist(), ids[found].tolist(), rows[found].tolist(), strict=True))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .call_refusal import CallRefusal
 from .draft import Draft, named
 from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
 from .packed_form import ALIGNMENT, Cut, body_of, expand_body
@@ -23,11 +22,11 @@ from .reading import (
     MOST,
     SLOTS,
     Check,
-    answers,
     check_values,
     in_use,
     require_check,
     require_slots,
+    touchable,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -98,12 +97,7 @@ def _touchable(
 ) -> list[tuple[int, int]]:
     """Entry and slot of what may be touched; why the others may not is written to ``check.refusals``."""
     mine = ids[: in_use(live, len(ids))]
-    if check is None:
-        codes = np.where((mine >= 0) & (mine < slots), 0, CallRefusal.NO_SLOT)
-    else:
-        codes = answers(check, mine)
-        check.refusals[: len(mine)] = codes
-    found = np.flatnonzero(codes == 0)
+    found = np.flatnonzero(touchable(check, slots, mine))
     return list(zip(found.tolist(), mine[found].tolist(), strict=True))
 
 

@@ -158,12 +158,26 @@ def require_slots(draft: Draft, extent: int, arena: str = "arena") -> None:
 
 
 def touchable(
-    check: Check[npt.NDArray[Any]], slots: npt.NDArray[Any], entries: npt.NDArray[np.intp] | None = None
+    check: Check[npt.NDArray[Any]] | None,
+    pool: int,
+    slots: npt.NDArray[Any],
+    entries: npt.NDArray[np.intp] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Which of some slots a launch may touch, bool [n]; the others' refusals are written. As ``answers``."""
+    """Which of some slots a launch may touch, bool [n]; the others' refusals are written.
+
+    Args:
+        check: None where nobody asks: any slot there is, then.
+        pool: slots there are.
+        slots: as for ``answers``, like ``entries``.
+        entries: of the check.
+    """
+    allowed: npt.NDArray[np.bool_]
+    if check is None:
+        allowed = (slots >= 0) & (slots < pool)
+        return allowed
     at = np.arange(len(slots)) if entries is None else entries
     check.refusals[at] = codes = answers(check, slots, at)
-    allowed: npt.NDArray[np.bool_] = codes == 0
+    allowed = codes == 0
     return allowed
 
 
@@ -202,19 +216,20 @@ def only_for_holders(kind: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np
     [False, True, False]
     """
     without, with_some = _by_state(kind) == 0
-    state = _field(kind, "state", words)
-    found: npt.NDArray[np.bool_] = (_field(kind, "pins", words) > 0) & with_some[state] & ~without[state]
+    state = field_of(kind, "state", words)
+    found: npt.NDArray[np.bool_] = (field_of(kind, "pins", words) > 0) & with_some[state] & ~without[state]
     return found
 
 
-def _field(kind: str, name: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def field_of(kind: str, name: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """A field of some words of a kind, [n]; whether any slot can have such a word is not asked."""
     bits = KINDS[kind].LAYOUT.field(name)
     return (words >> np.uint64(bits.shift) & np.uint64(bits.mask)).astype(np.int64)
 
 
 def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entries: npt.NDArray[np.intp]) -> Codes:
     def field(name: str) -> npt.NDArray[np.int64]:
-        return _field(check.kind, name, words)
+        return field_of(check.kind, name, words)
 
     codes = _by_state(check.kind)[(field("pins") > 0).astype(np.intp), field("state")]
     if check.side == Side.WRITER:

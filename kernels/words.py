@@ -20,7 +20,7 @@ from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
 from .draft import Draft
 from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks
-from .reading import HEADERS, machine_of
+from .reading import HEADERS, field_of, machine_of
 
 Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.uint8]
@@ -374,14 +374,14 @@ def put_words(kind: str, words: Words, slots: Places, values: Words) -> Codes:
     """
     codes = np.full(len(slots), CallRefusal.NO_SLOT, np.uint8)
     table = KINDS[kind]
-    bits, generation, unpin = np.uint64(pins_bits(kind)), table.LAYOUT.field("generation"), event_of(kind, "unpin")
+    bits, unpin = np.uint64(pins_bits(kind)), event_of(kind, "unpin")
     for value, slot in enumerate(slots.tolist()):
         if slot >= len(words):
             continue
         wanted = int(values[value] & ~bits | words[slot] & bits)
         codes[value] = 0
         if words[slot] & bits:
-            expected = int(words[slot]) >> generation.shift & generation.mask
+            expected = int(field_of(kind, "generation", words[slot : slot + 1])[0])
             if unpin is None or table.SLOT(wanted).fire(unpin, expected=expected) is not None:
                 codes[value] = Refusal.PINNED
                 continue
