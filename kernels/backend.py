@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.arena import Arena, RemoteBytes, RemoteMemory, check_slots
+from ..runtime.arena import REMOTE_ALIGNMENT, Arena, RemoteBytes, RemoteMemory, check_slots
 from ..runtime.fill import Fill
 from ..runtime.layout import Layout
 from ..runtime.lease import Done, Lease
@@ -35,7 +35,6 @@ from . import packed as packing
 from .device_words import DeviceWords, Pins
 from .held import Held, Pages
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
-from .outbox import VECTOR_BYTES
 from .reading import Side
 from .reference import NumpyBackend, check_shape, fitting, slot_ids
 
@@ -81,16 +80,16 @@ class KernelBackend:
     """
 
     def __init__(self, launcher: Launcher, *, staged_bytes: int = 1 << 24, entries: int = 1 << 16) -> None:
-        if staged_bytes < VECTOR_BYTES or entries < 1:
+        if staged_bytes < REMOTE_ALIGNMENT or entries < 1:
             what = f"staged_bytes={staged_bytes}, entries={entries}"
-            raise ValueError(f"{what}; give at least {VECTOR_BYTES} bytes and one entry")
+            raise ValueError(f"{what}; give at least {REMOTE_ALIGNMENT} bytes and one entry")
         self.launcher = launcher
         self._entries = entries
         self._host = NumpyBackend()
         self._lock = threading.RLock()  # one call at a time has the buffers
         self._last: Mark | None = None
         self._to_clear: deque[tuple[RemoteBytes, npt.NDArray[np.int64]]] = deque()  # before all other launches
-        self._staged = launcher.empty((staged_bytes // VECTOR_BYTES * VECTOR_BYTES,), np.uint8)
+        self._staged = launcher.empty((staged_bytes // REMOTE_ALIGNMENT * REMOTE_ALIGNMENT,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
         self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
         self._outbox = DeviceWords.outbox(launcher, entries)
@@ -480,10 +479,10 @@ def _slices(count: int, most: int) -> Iterator[slice]:
 def _check_layout(layout: Layout) -> None:
     """Raise LaunchRefused unless slots can be copied 16 bytes at a time."""
     for part in layout.parts:
-        if part.offset % VECTOR_BYTES or part.payload_bytes % VECTOR_BYTES or layout.slot_bytes % VECTOR_BYTES:
+        if part.offset % REMOTE_ALIGNMENT or part.payload_bytes % REMOTE_ALIGNMENT or layout.slot_bytes % REMOTE_ALIGNMENT:
             where = f"{layout.kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
             what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
-            raise LaunchRefused(f"{what}; fix: use multiples of {VECTOR_BYTES}")
+            raise LaunchRefused(f"{what}; fix: use multiples of {REMOTE_ALIGNMENT}")
 
 
 def _generations(slots: Slots, expected: npt.ArrayLike) -> npt.NDArray[np.int64]:

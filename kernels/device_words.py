@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..runtime.arena import REMOTE_ALIGNMENT
 from ..runtime.generated import Refusal
 from . import words
 from .call_refusal import CallRefusal
 from .launch import Launcher, LaunchPlan, Pointer
-from .outbox import VECTOR_BYTES, Outbox
+from .outbox import Outbox
 from .reading import Check, Side, only_for_holders
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class DeviceWords:
     def outbox(launcher: Launcher, entries: int) -> Outbox:
         """One that holds what a launch over so many slots takes: machine, slot, generation and arguments of each."""
         entry_bytes = 16 + 8 * max(words.width_of("validate_pin"), words.width_of("revalidate"))
-        return Outbox(launcher, entries * entry_bytes + 16 * VECTOR_BYTES)
+        return Outbox(launcher, entries * entry_bytes + 16 * REMOTE_ALIGNMENT)
 
     @property
     def pointer(self) -> Pointer:

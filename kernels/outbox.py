@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..runtime.arena import REMOTE_ALIGNMENT
 from .launch import Launcher, Pointer
-
-VECTOR_BYTES = 16
-"""Of an access: what is sent lies at multiples, and slots are copied so many at a time."""
 
 
 class Outbox:
@@ -28,7 +26,7 @@ class Outbox:
         Raises:
             LaunchRefused: together they are larger than the outbox.
         """
-        sizes = [-(-array.nbytes // VECTOR_BYTES) * VECTOR_BYTES for array in arrays]
+        sizes = [-(-array.nbytes // REMOTE_ALIGNMENT) * REMOTE_ALIGNMENT for array in arrays]
         together = np.zeros(sum(sizes), np.uint8)
         found, at = [], 0
         for array, size in zip(arrays, sizes, strict=True):
