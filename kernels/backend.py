@@ -479,7 +479,7 @@ def _slices(count: int, most: int) -> Iterator[slice]:
 def _check_layout(layout: Layout) -> None:
     """Raise LaunchRefused unless slots can be copied 16 bytes at a time."""
     for part in layout.parts:
-        if part.offset % REMOTE_ALIGNMENT or part.payload_bytes % REMOTE_ALIGNMENT or layout.slot_bytes % REMOTE_ALIGNMENT:
+        if any(size % REMOTE_ALIGNMENT for size in (part.offset, part.payload_bytes, layout.slot_bytes)):
             where = f"{layout.kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
             what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
             raise LaunchRefused(f"{what}; fix: use multiples of {REMOTE_ALIGNMENT}")
