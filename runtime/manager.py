@@ -628,7 +628,8 @@ class Manager:
         """Have ``call`` called, under the lock, whenever somebody who lacked room may find some by now.
 
         That is when slots have come back, or may be evicted again, whoever held them; and when the manager was
-        poisoned. What the device ends counts when somebody asks it: any call that takes or gives slots does.
+        poisoned. What the device ends counts when somebody asks it: any call that takes or gives slots does. A method
+        is called as long as its object is there: this alone doesn't keep it.
         """
         check_call("call", call, "a function without arguments")
         with self.lock:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from .errors import Broken, Poisoned, Refused
+from .watchers import Watchers
 
 LAST_EVENTS = 12
 """Calls of the trace that the error repeats."""
@@ -57,7 +58,7 @@ class Guard:
         self.reason: Poisoned | None = None
         self._enter, self._exit = lock.__enter__, lock.__exit__
         self._audit, self._events, self._left = audit, events, left
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers = Watchers()
 
     def __enter__(self) -> Guard:
         self._enter()
@@ -82,13 +83,12 @@ class Guard:
 
     def watch(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when the manager has been poisoned; out of the lock, maybe more than once."""
-        self._watchers.append(call)
+        self._watchers.add(call)
 
     def tell(self) -> None:
         """Call all who watch, once the manager is poisoned. The caller doesn't hold the lock."""
         if self.reason is not None:
-            for call in self._watchers:
-                call()
+            self._watchers.tell()
 
     def poison(self, invariant: str, where: str, what: str) -> Poisoned:
         """Nothing more is done from now on; the first reason stays. The caller holds the lock."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .watchers import Watchers
+
 
 class Room:
     """Counts what is given back, and calls those who watch. The caller of each method holds the manager's lock.
@@ -20,15 +22,14 @@ class Room:
     def __init__(self) -> None:
         self.given = 0
         self._told = 0
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers = Watchers()
 
     def watch(self, call: Callable[[], None]) -> None:
         """Have ``call`` called from now on; see ``Manager.watch_room``."""
-        self._watchers.append(call)
+        self._watchers.add(call)
 
     def tell(self, *, anyway: bool = False) -> None:
         """Call all who watch, if anything was given back since the last time, or ``anyway``."""
         if self.given != self._told or anyway:
             self._told = self.given
-            for call in self._watchers:
-                call()
+            self._watchers.tell()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from kvfsm.runtime.errors import Poisoned, Refused
-from kvfsm.runtime.scheduler import Live
+from kvfsm.runtime.scheduler import Live, Scheduler
 
 from .bench import A, Bench
 from .serving import prompt, write
@@ -144,6 +146,22 @@ def test_an_engine_that_waits_hears_what_an_audit_found(found: str) -> None:
     auditor.join(60)
     assert isinstance(live.begun.exception(0), Poisoned)
     assert inside.woken is (True if found == "meanwhile" else None), "it would have waited for ever"
+
+
+@pytest.mark.parametrize("ends", ["open", "poisoned"])
+def test_a_manager_keeps_no_scheduler_that_everybody_else_has_let_go(ends: str) -> None:
+    bench, kept = Bench(4), []
+    gone = weakref.ref(Scheduler(bench.manager, bench.executor))
+    bench.manager.watch_room(lambda: kept.append(None))  # but a function, as nobody else has it
+    gc.collect()
+    assert gone() is None
+    held_by_a_row(bench)()
+    assert kept
+    if ends == "poisoned":
+        with pytest.raises(AssertionError), bench.manager.lock:
+            raise AssertionError("broken")
+        with pytest.raises(Poisoned):
+            bench.scheduler.wait()
 
 
 class Inside(threading.Event):
