@@ -31,8 +31,8 @@ from ..runtime.requests import GUARD
 from ..runtime.topology import Form, Signature, numbers_of
 from .backend import KernelBackend
 from .call_refusal import CallRefusal
-from .checks import RECORD, Ring, Rows, Violations, What, check_topology_plan
 from .launch import Buffer, Launcher, Pointer
+from .topology_check import RECORD, Ring, Rows, Violations, What, check_topology_plan
 
 if TYPE_CHECKING:
     from ..runtime.graphs import GraphRunner, Inputs, Launch

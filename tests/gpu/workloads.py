@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvfsm.kernels.checks import Ring, Rows, check_topology_plan, page_checksum_plan, verified_prefix_plan
+from kvfsm.kernels.checks import page_checksum_plan, verified_prefix_plan
 from kvfsm.kernels.compress import ROWS, Compressor, Windows, compress_index_key_plan, compress_plan, compress_v4_plan
 from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, scatter_plan, scrub_plan, window_gather_plan
 from kvfsm.kernels.fp8 import (
@@ -39,6 +39,7 @@ from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
 from kvfsm.kernels.packed import Slots, expand_plan, pack_plan
 from kvfsm.kernels.packed_form import Cut, cut
 from kvfsm.kernels.reading import Check, Side, answers
+from kvfsm.kernels.topology_check import Ring, Rows, check_topology_plan
 from kvfsm.kernels.words import (
     apply_event_plan,
     first_places,

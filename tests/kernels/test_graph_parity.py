@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from kvfsm.kernels.backend import KernelBackend
-from kvfsm.kernels.checks import What
 from kvfsm.kernels.copies import gather_plan, window_gather, window_gather_plan
 from kvfsm.kernels.graph_watch import GraphWatch, in_words, pointer_of
 from kvfsm.kernels.launch import Launcher, Pointer
 from kvfsm.kernels.reading import Check, Side, only_for_holders
+from kvfsm.kernels.topology_check import What
 from kvfsm.kernels.words import put_words_plan
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import KINDS, Refusal

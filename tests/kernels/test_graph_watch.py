@@ -9,9 +9,9 @@ import pytest
 
 from kvfsm.kernels.backend import KernelBackend
 from kvfsm.kernels.call_refusal import CallRefusal
-from kvfsm.kernels.checks import RECORD, What
 from kvfsm.kernels.graph_watch import GraphWatch, in_words
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.kernels.topology_check import RECORD, What
 from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.graphs import GraphRunner, Inputs, Launch

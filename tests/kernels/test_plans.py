@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import kvfsm.kernels.launch
-from kvfsm.kernels import checks, compress, copies, fp8, packed, words
+from kvfsm.kernels import checks, compress, copies, fp8, packed, topology_check, words
 from kvfsm.kernels.catalogue import catalogue
-from kvfsm.kernels.checks import Ring, Rows
 from kvfsm.kernels.compress import Compressor, Windows
 from kvfsm.kernels.fp8 import Entries
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
 from kvfsm.kernels.packed import Slots
 from kvfsm.kernels.packed_form import cut
 from kvfsm.kernels.reading import Check, Side
+from kvfsm.kernels.topology_check import Ring, Rows
 
 from .packable import MIXED, ONE_BYTE
 
@@ -87,7 +87,7 @@ SOUND: dict[Callable[..., LaunchPlan], dict[str, Any]] = {
         "check": check("compressed_kv", 4, 7), "offsets": at(12), "ids": at(28), "slots": 4, "blocks": 7, "most": 2,
         "verified": at(8), "reasons": at(2), "sums": at(56), "wanted": at(56), "live": at(8),
     },
-    checks.check_topology_plan: {
+    topology_check.check_topology_plan: {
         "rows": Rows(at(160), at(8), at(64), 16, False, -1, 3), "count": 8, "width": 5, "captured": at(80),
         "present": at(80), "numbers": 10, "epoch": at(8), "captured_epoch": 3, "refused": at(8),
         "ring": Ring(at(128), at(8), at(8), 4), "kind": "compressed_kv", "slots": 4, "words": at(32),
@@ -338,7 +338,7 @@ def test_slots_never_overlap(plan: Callable[..., LaunchPlan], path: tuple[str, .
 COUNTS_FROM_ONE = {
     copies.window_gather_plan: ("width", "block_rows", "page_rows", "row_bytes", "rows"),
     copies.indexer_gather_plan: ("slot_rows", "key_bytes"),
-    checks.check_topology_plan: ("rows.span", "ring.capacity"),
+    topology_check.check_topology_plan: ("rows.span", "ring.capacity"),
     fp8.gather_dequantise_rows_plan: ("width",),
     fp8.quantise_insert_rows_plan: ("width",),
     compress.compress_plan: ("compressor.elements", "compressor.ratio"),
