@@ -30,7 +30,7 @@ from ..runtime.fill import Fill
 from ..runtime.layout import Layout
 from ..runtime.lease import Done, Lease
 from ..runtime.table import Fired
-from . import copies, packed_form
+from . import copies, packed_form, packed_slot
 from . import packed as packing
 from .device_words import DeviceWords, Pins
 from .held import Held, Pages
@@ -206,7 +206,7 @@ class KernelBackend:
                 bodies = self._staged.download(count * stride).reshape(count, stride)
                 sizes = self._sizes.download(count).tolist()
                 for body, size in zip(bodies, sizes, strict=True):
-                    blobs.append(packed_form.wrapped(layout, packed_form.PackedSlot(body[:size].tobytes(), lossy)))
+                    blobs.append(packed_slot.wrapped(layout, packed_slot.PackedSlot(body[:size].tobytes(), lossy)))
         return blobs
 
     def expand_slots(self, layout: Layout, arena: Any, slots: Slots, packed: list[bytes]) -> None:
@@ -218,7 +218,7 @@ class KernelBackend:
         """
         cut, table = self._cut_of(layout)
         found = [
-            packed_form.unwrapped(layout, blob, f"packed slot {n} of {len(packed)}") for n, blob in enumerate(packed)
+            packed_slot.unwrapped(layout, blob, f"packed slot {n} of {len(packed)}") for n, blob in enumerate(packed)
         ]
         numbers = slot_ids(arena, slots)
         check_shape(arena, numbers, (len(found), layout.slot_bytes))

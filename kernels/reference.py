@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..runtime.layout import Layout
 from .copies import gather, scatter, scrub
-from .packed_form import expand_slots, pack_slots
+from .packed_slot import expand_slots, pack_slots
 
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]

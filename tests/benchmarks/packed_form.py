@@ -16,7 +16,7 @@ import transformers
 
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.fp8_rows import v4_row
-from kvfsm.kernels.packed_form import pack_slots
+from kvfsm.kernels.packed_slot import pack_slots
 from kvfsm.runtime.integrations.tiny_models import DTYPES, NAMES, build, fix_threads
 from kvfsm.runtime.layout import Layout, Part
 

@@ -8,7 +8,8 @@ import pytest
 from kvfsm.kernels import packed
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.packed import Slots
-from kvfsm.kernels.packed_form import BLOCK, cut, pack_slots, unwrapped
+from kvfsm.kernels.packed_form import BLOCK, cut
+from kvfsm.kernels.packed_slot import pack_slots, unwrapped
 from kvfsm.runtime.layout import ITEM_BYTES, Layout, Part
 
 from ..hostcuda.building import Build

@@ -8,7 +8,8 @@ import pytest
 from kvfsm.kernels import packed
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.packed import Slots
-from kvfsm.kernels.packed_form import cut, expand_slots, pack_slots, unwrapped
+from kvfsm.kernels.packed_form import cut
+from kvfsm.kernels.packed_slot import expand_slots, pack_slots, unwrapped
 from kvfsm.kernels.reading import Side
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.layout import Layout, Part
