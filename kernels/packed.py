@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .draft import Draft, named
-from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks, shown
 from .packed_form import ALIGNMENT, Cut, body_of, expand_body
 from .reading import (
     CHECK,
@@ -174,6 +174,7 @@ def pack_plan(
     check: Check[Pointer] | None = None,
 ) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or bodies don't begin at multiples of 32."""
+    _require_records(PACK, cut, slots)
     given: dict[str, Value] = {"forms_bytes": cut.forms_bytes, "out_stride": out_stride}
     draft = _draft(PACK, cut, slots, check, lossy=lossy, out=out, sizes=sizes, **given)
     draft.require_multiple(ALIGNMENT, "out_stride")
@@ -196,9 +197,18 @@ def expand_plan(
 
     The bodies are those of ``unwrapped``: nothing in the launch checks them again.
     """
+    _require_records(EXPAND, cut, slots)
     draft = _draft(EXPAND, cut, slots, check, packed=packed, begins=begins, lossy=lossy)
     draft.require_bytes(begins=8 * slots.most, lossy=slots.most)
     return draft.plan(blocks(slots.most * -(-cut.count // BLOCKS_AT_ONCE), 1))
+
+
+def _require_records(kernel: Kernel, cut: Cut, slots: Slots) -> None:
+    """Refuse what is passed as one of them, and is none."""
+    if not isinstance(cut, Cut):
+        raise kernel.refusal("block_count", f"comes from a cut, not from {shown(cut)}; fix: pass a Cut")
+    if not isinstance(slots, Slots):
+        raise kernel.refusal("arena", f"comes from slots, not from {shown(slots)}; fix: pass Slots")
 
 
 def _draft(kernel: Kernel, cut: Cut, slots: Slots, check: Check[Pointer] | None, **given: Value) -> Draft:
