@@ -32,11 +32,12 @@ from ..runtime.lease import Done, Lease
 from ..runtime.table import Fired
 from . import copies, packed_form, packed_slot
 from . import packed as packing
+from .arena_slots import check_shape, fitting, slot_ids
 from .device_words import DeviceWords, Pins
 from .held import Held, Pages
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .reading import Side
-from .reference import NumpyBackend, check_shape, fitting, slot_ids
+from .reference import NumpyBackend
 
 if TYPE_CHECKING:
     from ..runtime.core import Core

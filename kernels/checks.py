@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime.generated import Refusal
+from .arena_slots import slot_ids
 from .draft import Draft
 from .launch import Argument, Kernel, LaunchPlan, Pointer
 from .reading import (
@@ -131,9 +132,7 @@ def page_checksum(
     """
     used = ids[: in_use(live, len(ids))]
     if check is None:
-        if len(used) and not 0 <= used.min() <= used.max() < len(arena):
-            raise IndexError(f"slots {used.min()} to {used.max()} of {len(arena)}; pass slots only, or a check")
-        sums[: len(used)] = checksum(arena[used])
+        sums[: len(used)] = checksum(arena[slot_ids(arena, used)])
         return
     allowed = touchable(check, len(arena), used)
     sums[: len(used)][allowed] = checksum(arena[used[allowed]])

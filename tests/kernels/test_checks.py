@@ -119,7 +119,7 @@ def test_a_checksum_notices_small_numbers_that_change_places() -> None:
 
 
 def test_without_a_check_every_number_must_be_a_slot() -> None:
-    with pytest.raises(IndexError, match="slots -1 to 2 of 3; pass slots only, or a check"):
+    with pytest.raises(IndexError, match=r"there is no slot -1 in an arena of 3; fix: pass slots of \[0, 3\)"):
         page_checksum(random_bytes(RNG, 3, 32), np.array([2, -1]), np.zeros(2, np.uint64))
 
 

@@ -197,12 +197,17 @@ def test_a_bad_indexer_gather_is_refused_with_its_fix(changed: dict[str, Any], s
 @pytest.mark.parametrize("wrong", [-1, 4])
 def test_without_a_check_every_number_must_be_a_slot(wrong: int) -> None:
     arena, ids = random_bytes(RNG, 4, 16), np.array([0, wrong])
-    with pytest.raises(IndexError):
+    said = rf"there is no slot {wrong} in an arena of 4; fix: pass slots of \[0, 4\)"
+    with pytest.raises(IndexError, match=said):
         gather(arena, ids)
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=said):
+        gather(arena, ids, random_bytes(RNG, 2, 16))
+    with pytest.raises(IndexError, match=said):
         scatter(arena, ids, random_bytes(RNG, 2, 16))
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=said):
         scrub(arena, ids)
+    scrub(arena, ids, live=1)  # what is not in use may be any number
+    assert not arena[0].any() and arena[1:].any(axis=1).all()
 
 
 def test_new_memory_holds_zeros_where_an_entry_was_refused() -> None:
