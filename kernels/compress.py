@@ -51,7 +51,7 @@ from .fp8_rows import (
     v4_views,
 )
 from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
-from .reading import CHECK, HEADERS, IDS, LIVE, MOST, SLOTS, Check, Memory, check_values, in_use
+from .reading import CHECK, IDS, LIVE, MOST, ROW_HEADERS, SLOTS, Check, Memory, check_values, in_use
 
 Arrays = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -323,7 +323,6 @@ def _turned(compressor: Compressor, windows: Windows[Arrays], found: npt.NDArray
 
 # -- Kernels and plans -------------------------------------------------------------------------------------------------
 
-_HEADERS = (*HEADERS, "rows")
 _WINDOWS = (
     Argument("kv", "const float*", "float32 [row_count, row_stride]", alignment=16),
     Argument("gate", "const float*", "float32 [row_count, row_stride]", alignment=16),
@@ -367,10 +366,10 @@ COMPRESS = Kernel(
         Argument("out", "float*", "float32 [most, elements]", alignment=16),
         Argument("refusals", "u8*", "uint8 [most], read and written"),
     ),
-    _HEADERS,
+    ROW_HEADERS,
     threads=128,
 )
-COMPRESS_V4 = Kernel("compress_v4", "compress.cu", (*_WINDOWS, *_PAGES, *CHECK), _HEADERS, threads=128)
+COMPRESS_V4 = Kernel("compress_v4", "compress.cu", (*_WINDOWS, *_PAGES, *CHECK), ROW_HEADERS, threads=128)
 COMPRESS_INDEX_KEY = Kernel(
     "compress_index_key",
     "compress.cu",
@@ -380,7 +379,7 @@ COMPRESS_INDEX_KEY = Kernel(
         Argument("power_of_two", "u32", "1: scales are rounded up to powers of two", is_flag=True),
         *CHECK,
     ),
-    _HEADERS,
+    ROW_HEADERS,
     threads=128,
 )
 

@@ -35,10 +35,10 @@ from .fp8_rows import (
 from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
 from .reading import (
     CHECK,
-    HEADERS,
     IDS,
     LIVE,
     MOST,
+    ROW_HEADERS,
     SLOTS,
     Check,
     check_values,
@@ -57,7 +57,6 @@ PAGE_ROWS_MAX = 1 << 16
 INSERTED_AT_ONCE = 32
 """Rows that one block of threads inserts."""
 
-_HEADERS = (*HEADERS, "rows")
 _POOL = (
     *SLOTS,
     IDS,
@@ -74,13 +73,13 @@ _LEAST = Argument("least_peak", "float", "a smaller peak of a group counts as th
 _VALUES = Argument("values", "const u16*", "bfloat16 [most, elements]", alignment=16)
 _ROUNDED = Argument("power_of_two", "u32", "1: scales are rounded up to powers of two", is_flag=True)
 
-GATHER_V4 = Kernel("gather_dequantise_v4", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), _HEADERS)
-GATHER_V32 = Kernel("gather_dequantise_v32", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), _HEADERS)
-GATHER_ROWS = Kernel("gather_dequantise_rows", "fp8.cu", (_FROM, *_POOL, _WIDTH, _OUT, *CHECK), _HEADERS)
-INSERT_V4 = Kernel("quantise_insert_v4", "fp8.cu", (_TO, *_POOL, _LEAST, _VALUES, *CHECK), _HEADERS)
-INSERT_V32 = Kernel("quantise_insert_v32", "fp8.cu", (_TO, *_POOL, _LEAST, _VALUES, *CHECK), _HEADERS)
+GATHER_V4 = Kernel("gather_dequantise_v4", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), ROW_HEADERS)
+GATHER_V32 = Kernel("gather_dequantise_v32", "fp8.cu", (_FROM, *_POOL, _OUT, *CHECK), ROW_HEADERS)
+GATHER_ROWS = Kernel("gather_dequantise_rows", "fp8.cu", (_FROM, *_POOL, _WIDTH, _OUT, *CHECK), ROW_HEADERS)
+INSERT_V4 = Kernel("quantise_insert_v4", "fp8.cu", (_TO, *_POOL, _LEAST, _VALUES, *CHECK), ROW_HEADERS)
+INSERT_V32 = Kernel("quantise_insert_v32", "fp8.cu", (_TO, *_POOL, _LEAST, _VALUES, *CHECK), ROW_HEADERS)
 INSERT_ROWS = Kernel(
-    "quantise_insert_rows", "fp8.cu", (_TO, *_POOL, _WIDTH, _ROUNDED, _LEAST, _VALUES, *CHECK), _HEADERS
+    "quantise_insert_rows", "fp8.cu", (_TO, *_POOL, _WIDTH, _ROUNDED, _LEAST, _VALUES, *CHECK), ROW_HEADERS
 )
 
 

@@ -16,10 +16,10 @@ from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks, shown
 from .packed_form import ALIGNMENT, Cut, body_of, expand_body
 from .reading import (
     CHECK,
-    HEADERS,
     IDS,
     LIVE,
     MOST,
+    ROW_HEADERS,
     SLOTS,
     Check,
     check_values,
@@ -103,7 +103,6 @@ def _touchable(
 
 # -- Kernels and plans -------------------------------------------------------------------------------------------------
 
-_HEADERS = (*HEADERS, "rows")
 _POOL = (
     *SLOTS,
     IDS,
@@ -125,7 +124,7 @@ PACK = Kernel(
         Argument("sizes", "u32*", "uint32 [most], bytes of each body"),
         *CHECK,
     ),
-    _HEADERS,
+    ROW_HEADERS,
 )
 EXPAND = Kernel(
     "expand",
@@ -138,7 +137,7 @@ EXPAND = Kernel(
         Argument("lossy", "const u8*", "uint8 [most], 1 where a body is of the lossy form"),
         *CHECK,
     ),
-    _HEADERS,
+    ROW_HEADERS,
 )
 
 

@@ -27,6 +27,9 @@ Memory = TypeVar("Memory", Pointer, npt.NDArray[Any])
 HEADERS = ("refusal", *KINDS, "events", "reading")
 """What a .cu needs that looks at words."""
 
+ROW_HEADERS = (*HEADERS, "rows")
+"""What one needs that has FP8 rows or scales besides: ``rows.cuh``, of which ``fp8_rows.py`` is the meaning."""
+
 
 class Side(IntEnum):
     """What a launch does with the bytes: read sealed ones, or read and write those that are being made."""
