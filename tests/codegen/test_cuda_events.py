@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from kvfsm.codegen.emit_cuda import emit
 from kvfsm.codegen.names import k_name
 from kvfsm.kernels.call_refusal import CallRefusal
-from kvfsm.spec.language.coverage import all_samples, argument_max
+from kvfsm.spec.language.coverage import Sample, all_samples, argument_max
 from kvfsm.spec.language.interpreter import step
 from kvfsm.spec.language.model import Event, Machine
 from kvfsm.spec.language.word import pack, unpack
@@ -88,9 +89,15 @@ def decided(machine: Machine, event: Event, firings: list[Firing]) -> list[tuple
     return [(outcome.word, CODES[outcome.refusal]) for outcome in outcomes]
 
 
+@functools.cache
+def samples() -> dict[str, list[Sample]]:
+    """All cases in all states, by machine."""
+    return {machine.name: list(all_samples(machine)) for machine in SPEC.machines}
+
+
 def firings_of(machine: Machine, event: Event, rng: random.Random) -> list[Firing]:
     """All cases in all states, and random words; arguments in the order of the event."""
-    found = [(sample.word, sample.args) for sample in all_samples(machine) if sample.event == event.name]
+    found = [(sample.word, sample.args) for sample in samples()[machine.name] if sample.event == event.name]
     found += random_firings(rng, machine, event, 200)
     return [(word, {argument.name: given[argument.name] for argument in event.given}) for word, given in found]
 
