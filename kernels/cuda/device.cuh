@@ -1,5 +1,5 @@
 // What kernels may use beyond plain CUDA C: 16-byte access, ordered atomics, bits of floats, bfloat16, e4m3, a warp's
-// reductions, dynamic shared memory.
+// reductions.
 //
 // Comes after kvfsm_base.cuh. Where a device has an instruction of its own, the host half (KV_HOST, tests/hostcuda)
 // stands beside it; everything else here is one text for both. CUDA's own names (threadIdx, __syncthreads,
@@ -119,15 +119,6 @@ __device__ __forceinline__ kv_u64 kv_load_relaxed(const kv_u64* word) {
 #endif
 }
 
-// Publishes what this thread wrote before.
-__device__ __forceinline__ void kv_store_release(kv_u64* word, kv_u64 value) {
-#ifdef KV_HOST
-  kv_host::store(word, value, __ATOMIC_RELEASE);
-#else
-  asm volatile("st.release.gpu.global.b64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
-#endif
-}
-
 // Puts `wanted` where `expected` still is; done if and only if it returns `expected`. Acquires and releases when done;
 // acquires at least when not.
 __device__ __forceinline__ kv_u64 kv_cas_acq_rel(kv_u64* word, kv_u64 expected, kv_u64 wanted) {
@@ -243,23 +234,10 @@ __device__ __forceinline__ float kv_e4m3_to_float(kv_u8 code) {
 __device__ __forceinline__ kv_u32 kv_lane() { return threadIdx.x & (kWarpLanes - 1u); }
 __device__ __forceinline__ kv_u32 kv_warp() { return threadIdx.x / kWarpLanes; }
 
-// Over all 32 lanes, which must all call; every lane gets the result. Order of the float maximum doesn't matter to it;
-// of NaN and a number it is the number.
-__device__ __forceinline__ kv_u32 kv_warp_sum(kv_u32 value) {
-  for (kv_u32 distance = kWarpLanes / 2; distance != 0; distance /= 2)
-    value += __shfl_xor_sync(kWholeWarp, value, distance);
-  return value;
-}
-
+// Over all 32 lanes, which must all call; every lane gets the result.
 __device__ __forceinline__ kv_u64 kv_warp_sum(kv_u64 value) {
   for (kv_u32 distance = kWarpLanes / 2; distance != 0; distance /= 2)
     value += __shfl_xor_sync(kWholeWarp, value, distance);
-  return value;
-}
-
-__device__ __forceinline__ float kv_warp_max(float value) {
-  for (kv_u32 distance = kWarpLanes / 2; distance != 0; distance /= 2)
-    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, distance));
   return value;
 }
 
@@ -270,16 +248,5 @@ __device__ __forceinline__ kv_u32 kv_warp_min(kv_u32 value) {
   }
   return value;
 }
-
-// -- Shared memory ----------------------------------------------------------------------------------------------------
-
-// The dynamic shared memory of the launch (Kernel.shared_bytes) as an array of `type`, aligned to 16 bytes.
-#ifdef KV_HOST
-#define KV_DYNAMIC_SHARED(type, name) type* const name = (type*)kv_host::dynamic_shared()
-#else
-#define KV_DYNAMIC_SHARED(type, name)                            \
-  extern __shared__ __align__(16) unsigned char kv_dynamic_[]; \
-  type* const name = (type*)kv_dynamic_
-#endif
 
 #endif  // KVFSM_DEVICE_CUH

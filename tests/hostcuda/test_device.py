@@ -84,17 +84,11 @@ def test_every_code_widens_to_what_it_stands_for_and_back() -> None:
 
 def test_a_warp_reduces_over_its_lanes() -> None:
     numbers = np.random.default_rng(6).integers(0, 2**31, 512).astype(np.uint32)
-    types = ("const u32*", "u32*", "u64*", "u32*", "float*")
-    outputs = (np.zeros(512, kind) for kind in (np.uint32, np.uint64, np.uint32, np.float32))
-    _, sums, long_sums, least, greatest = ran("reduces", types, 512, numbers, *outputs, counted=False)
+    outputs = np.zeros(512, np.uint64), np.zeros(512, np.uint32)
+    _, sums, least = ran("reduces", ("const u32*", "u64*", "u32*"), 512, numbers, *outputs, counted=False)
     rows = numbers.reshape(-1, 32)
-    np.testing.assert_array_equal(sums.download(), np.repeat(rows.sum(1, dtype=np.uint32), 32))
-    np.testing.assert_array_equal(long_sums.download(), np.repeat((rows.astype(np.uint64) << 20).sum(1), 32))
+    np.testing.assert_array_equal(sums.download(), np.repeat((rows.astype(np.uint64) << 20).sum(1), 32))
     np.testing.assert_array_equal(least.download(), np.repeat(rows.min(1), 32))
-    floats = rows.view(np.float32).copy()
-    floats[np.abs(floats) < LEAST_NORMAL] = 0.0
-    floats[np.isnan(floats)] = -np.inf
-    np.testing.assert_array_equal(greatest.download(), np.repeat(floats.max(1), 32))
 
 
 def test_ordered_atomics_return_what_was_there_before() -> None:
@@ -102,7 +96,7 @@ def test_ordered_atomics_return_what_was_there_before() -> None:
     after, seen = ran("orders", ("u64*", "u64*"), 256, words, np.zeros(5 * 256, np.uint64), counted=False)
     expected = np.stack([words, words, words + 1, words + 1, words - 2], axis=1)
     np.testing.assert_array_equal(seen.download().reshape(256, 5), expected)
-    np.testing.assert_array_equal(after.download(), (words - 2) << 1)
+    np.testing.assert_array_equal(after.download(), words - 2)
 
 
 def flushed(values: Array) -> Array:

@@ -212,7 +212,7 @@ RELAXED = {
         "atomicCAS(word, seen, seen - kReady + kEvicting) != seen) return;",
     ),
     "publish": (
-        "kv_store_release(word, seen + kOneGeneration);  // the release of publish",
+        "kv_host::store(word, seen + kOneGeneration, __ATOMIC_RELEASE);  // the release of publish",
         "atomicExch(word, seen + kOneGeneration);",
     ),
 }

@@ -162,7 +162,7 @@ BROKEN: dict[str, tuple[Play, str, str]] = {
     "claimed by a plain store": (
         PLAYS["evicted_compressed_kv"],
         "const kv_u64 found = kv_cas_acq_rel(word, seen, next);",
-        "const kv_u64 found = seen;\n    kv_store_release(word, next);",
+        "const kv_u64 found = seen;\n    kv_host::store(word, next, __ATOMIC_RELEASE);",
     ),
     "a generation comes twice": (
         Play(KV, (reader(), evictor_and_writer(generation=1))),

@@ -265,7 +265,7 @@ BROKEN: dict[str, tuple[Scenario, str, str]] = {
     "pinned by a plain store": (
         two_requests_for_the_last_pins,
         "const kv_u64 found = kv_cas_acq_rel(word, seen, next);",
-        "const kv_u64 found = seen;\n    kv_store_release(word, next);",
+        "const kv_u64 found = seen;\n    kv_host::store(word, next, __ATOMIC_RELEASE);",
     ),
     "put under any pins": (put_while_pinned, "if (kept == 0) return", "if (kept <= pins) return"),
     "put over the pins": (

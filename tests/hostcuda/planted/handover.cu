@@ -4,7 +4,7 @@ constexpr kv_u32 kThreads = 32;
 extern "C" __global__ void __launch_bounds__(kThreads) kv_publishes(kv_u64* flag, kv_u64* data) {
   if (threadIdx.x != 0) return;
   data[0] = 7;
-  kv_store_release(flag, 1);
+  kv_host::store(flag, (kv_u64)1, __ATOMIC_RELEASE);
 }
 
 // A change of the flag by a third party, which keeps what its first writer published.

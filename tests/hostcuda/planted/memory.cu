@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     kv_scratch_overrun(const kv_u32* from, kv_u32* to, kv_u32 count) {
-  KV_DYNAMIC_SHARED(kv_u32, scratch);
+  kv_u32* const scratch = (kv_u32*)kv_host::dynamic_shared();
   scratch[threadIdx.x + 1] = from[threadIdx.x % count];  // fault: scratch_overrun
   __syncthreads();
   to[threadIdx.x % count] = scratch[1];

@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_reader_by_store(kv_u64
   const kv_u64 seen = kv_load_relaxed(word);
   mine[0] = may_read(seen, generation);
   if (!mine[0]) return;
-  kv_store_release(word, seen + kOnePin);  // what came between is overwritten
+  kv_host::store(word, seen + kOnePin, __ATOMIC_RELEASE);  // what came between is overwritten
   mine[1] = page[0];
   mine[2] = page[1];
   unpin(word);
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) kv_evictor(kv_u64* word, 
   if (kv_cas_acq_rel(word, seen, seen - kReady + kEvicting) != seen) return;  // the CAS of take
   page[0] = 2;
   page[1] = 2;
-  kv_store_release(word, seen + kOneGeneration);  // the release of publish
+  kv_host::store(word, seen + kOneGeneration, __ATOMIC_RELEASE);  // the release of publish
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) kv_evictor_ignores_pins(kv_u64* word, kv_u64* page) {

@@ -5,11 +5,11 @@ constexpr kv_u32 kThreads = 64;
 extern "C" __global__ void __launch_bounds__(kThreads)
     kv_sound(const kv_u32* rows, kv_u32 row_count, kv_u32* sums, kv_u32* odd, kv_u32* backwards, kv_u64* done) {
   __shared__ kv_u32 partial[kThreads / kWarpLanes];
-  KV_DYNAMIC_SHARED(kv_u32, row);
+  kv_u32* const row = (kv_u32*)kv_host::dynamic_shared();
   if (blockIdx.x >= row_count) return;
   const kv_u32 value = rows[blockIdx.x * kThreads + threadIdx.x];
   row[threadIdx.x] = value;
-  const kv_u32 sum = kv_warp_sum(value);
+  const kv_u32 sum = (kv_u32)kv_warp_sum(value);
   if (kv_lane() == 0) partial[kv_warp()] = sum;
   const int count = __syncthreads_count((value & 1u) != 0);
   if (threadIdx.x < kThreads / 4) {
