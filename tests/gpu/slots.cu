@@ -15,16 +15,20 @@ __device__ __forceinline__ bool fires(kv_u64* word, kv_u32 machine, kv_u32 event
 
 enum Turn { kTaken, kHeld, kLost };
 
-// A warp's turn with a slot: evicts it, takes it, fills it with the pattern of its new generation, seals it.
+// A warp's turn with the slot of its block: evicts it, takes it, fills it with the pattern of its new generation, seals
+// it. Arguments are those of the kernels.
 __device__ __forceinline__ Turn take_anew(
-    kv_u32 slot,
-    kv_u64* word,
-    kv_u8* page,
-    kv_u32 bytes,
     kv_u32 machine,
     const kv_u32* events,
     const kv_i64* arguments,
-    kv_i64* given) {
+    const kv_i64* seal_arguments,
+    kv_u32 width,
+    kv_u64* words,
+    kv_u8* arena,
+    kv_u32 bytes) {
+  const kv_u32 slot = blockIdx.x;
+  kv_u64* const word = words + slot;
+  kv_u8* const page = arena + (kv_u64)slot * bytes;
   if (!fires(word, machine, events[0], arguments)) return kHeld;  // pinned
   if (!fires(word, machine, events[1], arguments)) return kLost;  // retired
   kv_u32 generation = 0;
@@ -33,6 +37,8 @@ __device__ __forceinline__ Turn take_anew(
   const kv_u32 value = generation * 0x9E3779B1u + slot;
   for (kv_u32 at = kv_lane(); at < bytes / 16; at += kWarpLanes)
     kv_store16_relaxed(page + 16ULL * at, make_uint4(value, value, value, value));
+  kv_i64 given[8];
+  for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   given[0] = generation;
   return fires(word, machine, events[2], given) ? kTaken : kLost;
 }
@@ -48,17 +54,13 @@ extern "C" __global__ void __launch_bounds__(32) kv_rewrite(
     kv_u32 bytes,
     kv_u32 rounds,
     kv_u32* taken) {
-  const kv_u32 slot = blockIdx.x;
-  kv_i64 given[8];
-  for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   kv_u32 count = 0;
   for (kv_u32 round = 0; round < rounds; ++round) {
-    const Turn turn =
-        take_anew(slot, words + slot, arena + (kv_u64)slot * bytes, bytes, machine, events, arguments, given);
+    const Turn turn = take_anew(machine, events, arguments, seal_arguments, width, words, arena, bytes);
     if (turn == kLost) break;
     if (turn == kTaken) ++count;
   }
-  if (kv_lane() == 0) taken[slot] = count;
+  if (kv_lane() == 0) taken[blockIdx.x] = count;
 }
 
 // The same until it is told to stop. `signals`: [0] warps that have begun, [1] not 0: stop, [2] the reader saw all begin.
@@ -77,9 +79,6 @@ extern "C" __global__ void __launch_bounds__(32) kv_churn(
     kv_u32* taken,
     kv_u32* held,
     kv_u32* stopped) {
-  const kv_u32 slot = blockIdx.x;
-  kv_i64 given[8];
-  for (kv_u32 k = 0; k < 8; ++k) given[k] = k < width ? seal_arguments[k] : 0;
   if (kv_lane() == 0) atomicAdd(signals, 1u);
   kv_u32 is_told = 0, taken_here = 0, held_here = 0;
   for (kv_u32 round = 0; round < rounds; ++round) {
@@ -89,16 +88,15 @@ extern "C" __global__ void __launch_bounds__(32) kv_churn(
       if (kv_lane() == 0) now = kv_load4_relaxed(signals + 1);
     is_told = __shfl_sync(kWholeWarp, now, 0);
     if (is_told != 0) break;
-    const Turn turn =
-        take_anew(slot, words + slot, arena + (kv_u64)slot * bytes, bytes, machine, events, arguments, given);
+    const Turn turn = take_anew(machine, events, arguments, seal_arguments, width, words, arena, bytes);
     if (turn == kLost) break;
     if (turn == kTaken) ++taken_here;
     if (turn == kHeld) ++held_here;
   }
   if (kv_lane() != 0) return;
-  taken[slot] += taken_here;
-  held[slot] += held_here;
-  stopped[slot] = is_told;
+  taken[blockIdx.x] += taken_here;
+  held[blockIdx.x] += held_here;
+  stopped[blockIdx.x] = is_told;
 }
 
 // One thread: waits until so many warps have begun, or not for ever.
