@@ -401,7 +401,7 @@ class Admission:
             assert way.plan is not None
             assert all(len(ticket.all_slots(kind)) == n for kind, n in way.destinations.items())
             reservation.ticket, reservation.stage, reservation.in_flight = ticket, Stage.LOADING, way.in_flight
-            reservation.request = Request.from_claim(way.plan.claim, way.plan.tokens, manager.profile)
+            reservation.request = Request.from_claim(way.plan.claim, way.plan.tokens)
             reservation.at_most = way.plan.most * manager.profile.granule
             ticket.then(lambda ended: self._ended(reservation, ended))
 

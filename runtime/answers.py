@@ -40,14 +40,12 @@ class Reason(StrEnum):
     ALIGN = "ALIGN"
     LEASE = "LEASE"
     IDENTITY = "IDENTITY"
-    INTEGRITY = "INTEGRITY"
     CAPACITY = "CAPACITY"
     BACKPRESSURE = "BACKPRESSURE"
     POOL_FULL = "POOL_FULL"
     GAP = "GAP"
     EPOCH = "EPOCH"
     STALE = "STALE"
-    NOT_KEPT = "NOT_KEPT"
 
     @property
     def reason(self) -> str:
@@ -62,7 +60,6 @@ _REASONS = {
     Reason.ALIGN: "an address or stride is off the alignment that the kernel or the I/O mode needs",
     Reason.LEASE: "the lease is somebody else's, was released already, or is of another manager",
     Reason.IDENTITY: "the keys are of another model",
-    Reason.INTEGRITY: "stored bytes did not verify",
     Reason.CAPACITY: (
         "never: it is more than the pools, the rows or the limits could ever have, with nobody else there. Waiting "
         "doesn't help; ask for less"
@@ -81,7 +78,6 @@ _REASONS = {
     ),
     Reason.EPOCH: "the epoch in which it was begun has ended",
     Reason.STALE: "what was matched is gone or was replaced since",
-    Reason.NOT_KEPT: "the window policy keeps none; the answer says what to replay",
 }
 
 

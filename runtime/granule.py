@@ -34,11 +34,6 @@ class SpanReport:
     asked: int
     span: int
 
-    @property
-    def wasted(self) -> float:
-        """Share of the block's bytes that is padding, when the span was lowered and the page kept its size."""
-        return 1 - self.span / self.asked
-
 
 @dataclass(frozen=True, slots=True)
 class GranuleReport:

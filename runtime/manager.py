@@ -362,7 +362,7 @@ class Manager:
         _check_is_plan(plan)
         self.check_own(plan)
         self.loader.load(plan, owner)
-        request = Request.from_claim(plan.claim, plan.tokens, self.profile)
+        request = Request.from_claim(plan.claim, plan.tokens)
         return self.matcher.match((request,), None, 0, plan.most * self.profile.granule)
 
     def load_begin(self, plan: Plan, *, owner: str = "") -> Ticket:

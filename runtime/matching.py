@@ -29,7 +29,6 @@ from .layers import (
     whole_block,
 )
 from .policy import replay_range
-from .profile import Profile
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -45,7 +44,7 @@ class Request:
     salt: bytes = b""
 
     @classmethod
-    def from_claim(cls, claim: Claim, tokens: int, profile: Profile) -> Request:
+    def from_claim(cls, claim: Claim, tokens: int) -> Request:
         """The request behind an answer."""
         return cls(None, tokens, claim.digests, claim.salt)
 

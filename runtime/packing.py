@@ -70,7 +70,7 @@ class Packer:
                 what = f"{len(source)} packed copies, and there is room for {room}"
                 raise Refused(Reason.CAPACITY, "pool", f"{what}; fix: Manager(cold={len(source)})")
             if pool.free_cold < len(source):
-                core.evict("compressed_kv", 0)
+                core.sweep("compressed_kv")
                 what = f"{len(source)} packed copies, {pool.free_cold} of {room} are free"
                 if pool.free_cold < len(source):
                     raise Refused(Reason.POOL_FULL, "pool", what)
@@ -78,7 +78,7 @@ class Packer:
             assert isinstance(rules, CompressedKvRules)
             copies = pool.take(len(source), rules.take(FORM_PACKED), cold=True)
             before, made = pool.generations(source), pool.generations(copies)
-            pool.must("compress_begin", source, "pack", expected=before)
+            pool.sure("compress_begin", source, "S5", expected=before)
             self.open.append(packing := Packing(next(self._numbers), source, copies, manager.site()))
             self._set_ready(n, core.index.climb(spot.segment, high), low)
         try:
@@ -90,7 +90,7 @@ class Packer:
                 self._close(packing)
                 spot = core.index.locate(digests, high)
                 found = self._still_held(n, spot, low, source)
-                pool.must("compress_done", source, "pack", expected=before, ok=False)
+                pool.sure("compress_done", source, "S5", expected=before, ok=False)
                 pool.release("abandon", copies, expected=made)
                 core.retire("compressed_kv", source[~found])
                 publication.advance(core, spot)
@@ -100,7 +100,7 @@ class Packer:
             self._close(packing)
             versions = pool.table.fields("version", source)
             was_lossy = pool.table.fields("lossy", source).astype(bool)
-            pool.must("seal", copies, "pack", expected=made, layers=len(layout.layers), is_lossy=was_lossy | lossy)
+            pool.sure("seal", copies, "S17", expected=made, layers=len(layout.layers), is_lossy=was_lossy | lossy)
             for slot, blob, version in zip(copies.tolist(), blobs, versions.tolist(), strict=True):
                 core.cold_bytes[slot] = (blob, version)
             pool.inherit(copies, source)

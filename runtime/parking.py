@@ -53,7 +53,7 @@ class Parking:
             self._manager.tick()
         waiting, self._waiting = self._waiting, []
         for (held, done), over in zip(waiting, ended, strict=True):
-            self._manager.give_up(held, None if over else done)
+            self.give_up(held, None if over else done)
 
     def _unpin(self, receipt: Receipt) -> None:
         """Give back exactly what a receipt says was taken, stamp it, and offer it to eviction."""

@@ -191,7 +191,7 @@ class Queues:
             ValueError: it waits already, or a negative cost.
         """
         if request in self._where:
-            raise ValueError(f"request {request} is in queue '{self._where[request]}' already; move it")
+            raise ValueError(f"request {request} is in queue '{self._where[request]}' already; remove it first")
         if cost < 0:
             raise ValueError(f"a turn that costs {cost}; give at least 0")
         line = self._lines[queue]
@@ -210,12 +210,6 @@ class Queues:
                 other.start = max(line.now, other.start - refund)
         line.finished[gone.owner] = max(line.now, line.finished[gone.owner] - refund)
         self._forget(line)
-
-    def move(self, request: int, queue: Queue, *, cost: float, now: float, holds: bool) -> None:
-        """Let a request wait elsewhere, or here for its next turn; its last one was granted."""
-        owner = self._lines[self._where[request]].waiting[request].owner
-        self.granted(request)
-        self.put(request, queue, cost=cost, now=now, owner=owner, holds=holds)
 
     def granted(self, request: int) -> None:
         """A request's turn was granted, and it waits for nothing any more."""
@@ -250,9 +244,9 @@ class Queues:
     ) -> Iterator[int]:
         """Whose turn it is in a queue, first to last, as far as a budget goes.
 
-        The caller answers each with ``move``, ``granted``, ``remove`` or ``passed`` before it asks for the next; only
-        what was granted, or moved, costs anything. The first turn is offered even where it costs more than the budget,
-        so that none is too large for ever.
+        The caller answers each with ``granted``, ``remove`` or ``passed`` before it asks for the next; only what was
+        granted costs anything. The first turn is offered even where it costs more than the budget, so that none is too
+        large for ever.
 
         Args:
             queue: which one.

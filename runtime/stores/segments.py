@@ -104,17 +104,11 @@ class Segments:
             segment.tombstones = any(header.record is Record.TOMBSTONES for header in scans[-1].headers)
         return scans
 
-    def settle(self, scans: Sequence[Scan], namespace: bytes, mark: Mark) -> int:
-        """Decide about what a crash left: keep the newest group, durably, or cut it off; remove bytes past the end.
-
-        Returns:
-            Bytes of leftovers that were removed.
-
-        """
+    def settle(self, scans: Sequence[Scan], namespace: bytes, mark: Mark) -> None:
+        """Decide about what a crash left: keep the newest group, durably, or cut it off; remove bytes past the end."""
         top, last = newest_group(scans, namespace)
         self.last_group = self._durable_group = max(top, mark.group)
         self._next_number = max(self._next_number, mark.segment + 1)
-        removed = 0
         if last is not None and top > mark.group:
             if is_whole(self.files, last, namespace, top):
                 # The process may have been killed between writing and syncing: served only once it is durable. It is
@@ -122,17 +116,16 @@ class Segments:
                 rewrite(self.files, last, namespace, top)
                 self.files.sync(last.segment.handle)
             else:
-                removed += self._cut(last, last.end(top - 1, namespace), mark)
+                self._cut(last, last.end(top - 1, namespace), mark)
         active = last.segment.number if last is not None else mark.segment
         for scanned in scans:
             foreign = any(header.stamp_namespace != namespace for header in scanned.headers)
             if scanned.segment.number >= active and not foreign:
-                removed += self._cut(scanned, scanned.end(self.last_group, namespace), mark)
+                self._cut(scanned, scanned.end(self.last_group, namespace), mark)
             # A record that lost its end would hide what is written over it.
             scanned.segment.appendable = all(is_all_there(scanned.segment, header) for header in scanned.headers)
             if scanned.segment.appendable:
                 scanned.segment.size += -scanned.segment.size % ALIGNMENT
-        return removed
 
     def reserve(self, size: int) -> tuple[Segment, int]:
         """The segment and offset at which a group of ``size`` bytes will be written."""
@@ -243,14 +236,13 @@ class Segments:
         if last:
             self._close(segment)
 
-    def _cut(self, scanned: Scan, end: int, mark: Mark) -> int:
-        """Cut a segment's leftovers off, or the whole file when nothing else is in it. Returns how many bytes went."""
+    def _cut(self, scanned: Scan, end: int, mark: Mark) -> None:
+        """Cut a segment's leftovers off, or the whole file when nothing else is in it."""
         segment = scanned.segment
         if segment.number == mark.segment:
             end = max(end, mark.size)  # what was durable at the last close is no leftover, whatever it looks like now
         if segment.removed or segment.size < end or (segment.size == end and end > 0):
-            return 0
-        gone = segment.size - end
+            return
         if end == 0:
             self.remove(segment)
         else:
@@ -259,7 +251,6 @@ class Segments:
             segment.size = end
         scanned.headers = [header for header in scanned.headers if header.offset < end]
         scanned.holes = [hole for hole in scanned.holes if hole.start < end]
-        return gone
 
     def _roll_back(self, segment: Segment, problem: BaseException) -> None:
         """Take an unfinished group out of its file. Where that fails too, nothing more may be written after it."""

@@ -260,7 +260,8 @@ def test_each_request_is_in_exactly_one_queue_whatever_happens(operations: list[
             queues.put(request, queue, cost=cost, now=now, owner=owner, holds=holds)
             model[request] = queue
         elif what == "move" and request in model:
-            queues.move(request, queue, cost=cost, now=now, holds=holds)
+            queues.granted(request)
+            queues.put(request, queue, cost=cost, now=now, owner=owner, holds=holds)
             model[request] = queue
         elif what == "remove" and request in model:
             queues.remove(request)
