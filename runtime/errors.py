@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum, StrEnum
+from enum import IntEnum
+
+from .answers import Reason
 
 
 class KvfsmError(Exception):
@@ -62,13 +64,13 @@ class DuplicateSlots(BadSlots):
 class Refused(KvfsmError):
     """The manager does not do what was asked; nothing has changed.
 
-    ``refusal`` is the word for why (a refusal of the vocabulary such as STALE, or a ``Reason`` such as POOL_FULL),
+    ``refusal`` is the word for why: a ``Reason`` such as STALE, or a word that machines alone have, such as PINNED.
     ``layer`` names the part that judged: "whole block", "kernel ABI", "intersection", "alignment", "lease", "pool",
     "publish", "load".
     """
 
-    def __init__(self, refusal: IntEnum | StrEnum, layer: str, detail: str):
-        self.refusal = refusal
+    def __init__(self, refusal: Reason | IntEnum, layer: str, detail: str):
+        self.refusal = Reason.__members__.get(refusal.name, refusal)  # the Reason, where both have the word
         self.layer = layer
         self.detail = detail
         super().__init__(f"{refusal.name} at {layer}: {detail}")

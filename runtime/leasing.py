@@ -17,7 +17,6 @@ import numpy.typing as npt
 from .answers import Answer, Claim, Reason
 from .arguments import check_is
 from .errors import Refused
-from .generated import Refusal
 from .leaks import Leak
 from .lease import Done, Lease, Receipt, both, still
 from .policy import replay_range
@@ -136,7 +135,7 @@ class Lessor:
         spot = core.index.locate(claim.digests, boundary)
         legal = manager.matcher.boundary_sets(spot)
         if spot.at < boundary or any(found(boundary) != boundary for found in legal):
-            raise Refused(Refusal.STALE, "lease", "part of what was matched is gone")
+            raise Refused(Reason.STALE, "lease", "part of what was matched is gone")
         slots: dict[str, npt.NDArray[np.intp]] = {}
         generations: dict[str, npt.NDArray[np.int64]] = {}
         handles = {kind: (slot, generation) for kind, slot, generation in claim.handles}
@@ -147,7 +146,7 @@ class Lessor:
                 expected = pool.generations(held)
                 slot, generation = handles[kind]
                 if slot != held[-1]:
-                    raise Refused(Refusal.STALE, "lease", f"{kind} was replaced")
+                    raise Refused(Reason.STALE, "lease", f"{kind} was replaced")
                 expected[-1] = generation
                 given = pool.rules.pin(places, core.versions(kind, spot, places))
                 pool.must("pin", held, "lease", expected=expected, **given)

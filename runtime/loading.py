@@ -166,7 +166,7 @@ class Loader:
                 if batch.kind == kind:
                     if batch.landed == batch.layers or layer not in (None, batch.landed):
                         what = f"{kind}: layer {layer} does not land now, {batch.landed} of {batch.layers} have landed"
-                        raise Refused(Refusal.GAP, "load", what)
+                        raise Refused(Reason.GAP, "load", what)
                     self._land(batch)
                     landed = batch.landed
             if landed:

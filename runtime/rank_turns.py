@@ -224,7 +224,7 @@ class RankTurns(Turns):
                 answer, live.tokens, step=self._chunk, owner=live.owner, salt=live.keys.salt
             )
         except Refused as refused:
-            if refused.refusal.name != Reason.STALE.name:
+            if refused.refusal is not Reason.STALE:
                 raise
             return _Said.NOTHING
         if isinstance(decision, Deferred):

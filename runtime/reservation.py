@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ class Deferred:
     "scheduler", which lets those go first who ran when this one gave its room back.
     """
 
-    reason: Any  # Reason or Refusal
+    reason: Reason | IntEnum
     layer: str
     detail: str
     ticket: Ticket | None = None

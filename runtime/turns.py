@@ -166,7 +166,7 @@ class Turns:
                     salt = live.keys.salt
                     decision = self._admission.admit(answer, live.tokens, step=self._chunk, owner=live.owner, salt=salt)
             except Refused as refused:
-                if refused.refusal.name != Reason.STALE.name:  # of the index, or of a slot's word
+                if refused.refusal is not Reason.STALE:
                     raise
                 continue  # evicted meanwhile
             if isinstance(decision, Rejected):

@@ -23,6 +23,7 @@ from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
 from kvfsm.kernels.reading import Check, answers, only_for_holders
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.arena import Arena, RemoteBytes, RemoteMemory
 from kvfsm.runtime.backend import Backend, Device
 from kvfsm.runtime.errors import Refused
@@ -263,7 +264,7 @@ def test_a_slot_whose_generation_moved_is_refused_by_the_launch_that_copies_it()
         here.manager.read("compressed_kv", part.name, part.layer, slots, leased)
         with pytest.raises(Refused) as refused:
             here.manager.read("compressed_kv", part.name, part.layer, slots, leased - [0, 1, 0])
-        assert (refused.value.refusal, refused.value.layer) == (Refusal.STALE, "device")
+        assert (refused.value.refusal, refused.value.layer) == (Reason.STALE, "device")
         codes = here.launcher.buffer_at(here.backend.words._leases.pointer)
         assert codes is not None
         assert codes.download(3).tolist() == [CallRefusal.RELEASED, Refusal.STALE, CallRefusal.RELEASED]
@@ -282,7 +283,7 @@ def test_a_generation_that_there_never_is_is_stale(never: int) -> None:
         assert leased[:2] == [1, 1]  # with 2**32, what 32 bits take for it
         with pytest.raises(Refused) as refused:
             here.manager.read("compressed_kv", part.name, part.layer, slots, np.array(leased))
-        assert (refused.value.refusal, refused.value.layer) == (Refusal.STALE, "device")
+        assert (refused.value.refusal, refused.value.layer) == (Reason.STALE, "device")
         check = Check("compressed_kv", pool.table.words, np.array(leased), np.zeros(3, np.uint8))
         assert answers(check, slots).tolist() == [0, 0, Refusal.STALE]  # as over words of the host
     check_words(here)

@@ -15,6 +15,7 @@ from kvfsm.kernels.launch import Launcher, Pointer
 from kvfsm.kernels.reading import Check, Side, only_for_holders
 from kvfsm.kernels.topology_check import What
 from kvfsm.kernels.words import put_words_plan
+from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated import KINDS, Refusal
 from kvfsm.runtime.generated.models import PROFILES
@@ -207,7 +208,7 @@ def test_a_capture_over_memory_that_moved_finds_nothing(decoding: Decoding) -> N
     decoding.watch.before_replay([])
     with pytest.raises(Refused, match=r"capture\(4\)") as refused:
         decoding.runner.replay([])
-    assert refused.value.refusal is Refusal.EPOCH
+    assert refused.value.refusal is Reason.EPOCH
     decoding.watch.capture(BUCKET)
     row = manager.requests.admit(5)
     decoding.replay([row])

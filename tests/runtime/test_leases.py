@@ -11,7 +11,6 @@ import pytest
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import AnswerKind, Reason
 from kvfsm.runtime.errors import Refused
-from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.layers import intersect
@@ -123,7 +122,7 @@ def test_a_shared_answer_is_acquired_for_all_or_none() -> None:
     assert manager.expire(two, 1) > 0
     with pytest.raises(Refused) as stale:
         manager.acquire_all(answer)
-    assert stale.value.refusal is Refusal.STALE
+    assert stale.value.refusal is Reason.STALE
     assert not manager.receipts
     audited(manager)
     assert manager.match_shared([(one, None), (two, None)]).length == A
@@ -156,7 +155,7 @@ def test_a_reset_voids_everything_but_leases() -> None:
     assert manager.match(keys).kind is AnswerKind.MISS
     with pytest.raises(Refused) as stale:
         manager.acquire(answer)
-    assert stale.value.refusal is Refusal.STALE
+    assert stale.value.refusal is Reason.STALE
     with pytest.raises(Refused) as late:
         manager.publish(fill)
     assert late.value.refusal is Reason.EPOCH

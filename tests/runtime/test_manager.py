@@ -9,7 +9,7 @@ from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import AnswerKind, Reason
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
-from kvfsm.runtime.generated import KINDS, Refusal
+from kvfsm.runtime.generated import KINDS
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
@@ -104,11 +104,11 @@ def test_what_was_evicted_and_republished_is_stale() -> None:
     assert manager.evict("compressed_kv", 1) == 1
     with pytest.raises(Refused) as gone:
         manager.acquire(answer)
-    assert gone.value.refusal is Refusal.STALE
+    assert gone.value.refusal is Reason.STALE
     put(manager, keys, 1, 2)
     with pytest.raises(Refused) as replaced:
         manager.acquire(answer)
-    assert replaced.value.refusal is Refusal.STALE
+    assert replaced.value.refusal is Reason.STALE
     audited(manager)
     manager.release(manager.acquire(manager.match(keys)))
     audited(manager)

@@ -113,7 +113,7 @@ def test_an_answer_is_stale_where_acquire_would_refuse_it(change: str) -> None:
     else:
         with pytest.raises(Refused) as refused:
             manager.acquire(answer)
-        assert refused.value.refusal.name == "STALE"
+        assert refused.value.refusal is Reason.STALE
     audited(manager)
 
 
@@ -137,7 +137,7 @@ def test_check_and_acquire_agree_after_any_changes() -> None:
             manager.release(manager.acquire(answer))
             acquired = AnswerKind.HIT
         except Refused as refused:
-            assert refused.refusal.name == "STALE"
+            assert refused.refusal is Reason.STALE
             acquired = AnswerKind.STALE
         assert said is acquired
         audited(manager)

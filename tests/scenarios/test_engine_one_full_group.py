@@ -13,7 +13,6 @@ import pytest
 
 from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.errors import Refused
-from kvfsm.runtime.generated import Refusal
 
 from .engine import KV, Engine, runs
 
@@ -135,7 +134,7 @@ def test_S04_an_answer_that_was_not_acquired_protects_nothing_and_says_so(make: 
     engine.start(list(range(100, 132)))
     with pytest.raises(Refused) as refused:
         engine.manager.acquire(answer)
-    assert answer.now == 16 and refused.value.refusal is Refusal.STALE
+    assert answer.now == 16 and refused.value.refusal is Reason.STALE
     bench.audited(engine.manager)
 
 
