@@ -343,7 +343,7 @@ class Core:
                     pool.release("abandon", held, expected=pool.generations(held))
                 else:
                     failed = pool.rules.load_done(False, np.zeros(len(held), bool))
-                    pool.must("load_done", held, "pool", expected=pool.generations(held), **failed)
+                    pool.sure("load_done", held, "S27", expected=pool.generations(held), **failed)
                     pool.release("discard", held, expected=pool.generations(held))
             raise
         return slots
@@ -481,7 +481,7 @@ class Core:
         pool = self.pools[kind]
         # What is being packed just now is freed by its packer.
         waiting = index[pool.in_state(index, "resident", "packed", "stale")]
-        pool.must("expire", waiting, "pool", expected=pool.generations(waiting))
+        pool.sure("expire", waiting, "S2", expected=pool.generations(waiting))
         self.orphans[kind] = np.concatenate((self.orphans[kind], waiting))
         self.sweep(kind)
 

@@ -50,7 +50,7 @@ def hold_packed(core: Core, places: Numbers, spot: Spot) -> tuple[Slots, Numbers
 def unhold_packed(core: Core, slots: Slots, generations: Numbers, plan: Plan) -> None:
     """They are read no longer, and may be evicted."""
     if len(slots):
-        core.pools[KV].must("unhold", slots, "load", expected=generations)
+        core.pools[KV].sure("unhold", slots, "S9", expected=generations)
         core.sweep(KV)
         for at in (plan.expand.stop, plan.boundary):
             spot = core.index.locate(plan.claim.digests, at)

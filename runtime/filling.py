@@ -209,9 +209,9 @@ class Filler:
         versions = core.versions(kind, spot, kept_places)
         if kind == "compressed_kv" and len(kept):
             for _ in range(PREFILL_VERSION):
-                pool.must("emit", kept, "publish", expected=expected)
+                pool.sure("emit", kept, "S16", expected=expected)
         if kind == "indexer_state" and len(kept):
-            pool.must("index", kept, "publish", expected=expected, to_version=versions)
+            pool.sure("index", kept, "S16", expected=expected, to_version=versions)
         if len(kept):
             publication.seal(core, kind, kept, expected, kept_places, versions, lossy=fill.lossy)
         if is_paged:

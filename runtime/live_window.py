@@ -139,17 +139,17 @@ class LiveWindow:
         ended = tokens % span == 0
         if ended.any():
             rows, ends = rows[ended], tokens[ended] // span
-            self._fire("slide", rows, 0 if self.block is None else (ends - 1) % self.width, ends)
+            self._sure("slide", rows, 0 if self.block is None else (ends - 1) % self.width, ends)
 
     def written(self, row: int, start: int, stop: int) -> None:
         """The same for tokens [start, stop) of a prompt at once."""
         if self.block is None:
-            self._fire("slide", np.array([row]), 0, np.array([stop // self._rows.granule]))
+            self._sure("slide", np.array([row]), 0, np.array([stop // self._rows.granule]))
             return
         ended = (self.slots[row] != GUARD) & ((self.blocks[row] + 1) * self.block <= stop)
         ended &= (self.blocks[row] + 1) * self.block > start
         places = np.flatnonzero(ended)
-        self._fire("slide", np.full(len(places), row), places, self.blocks[row, places] + 1)
+        self._sure("slide", np.full(len(places), row), places, self.blocks[row, places] + 1)
 
     # ---- going back -----------------------------------------------------------------------------------------------
 
@@ -164,13 +164,13 @@ class LiveWindow:
         """The row goes back from ``now`` to ``to`` tokens; no drafts are open."""
         self._reach[row] = max(int(self._reach[row]), now)
         if self.block is None:
-            self._fire("rewind", np.array([row]), 0, to // self._rows.granule)
+            self._sure("rewind", np.array([row]), 0, to // self._rows.granule)
             return
         beyond = (self.blocks[row] * self.block >= to) & (self.slots[row] != GUARD)
         self._rows.give_up(KIND, self.slots[row, beyond], done)
         self.slots[row, beyond], self.blocks[row, beyond] = GUARD, GUARD
         if to % self.block:
-            self._fire("rewind", np.array([row]), to // self.block % self.width, 0)
+            self._sure("rewind", np.array([row]), to // self.block % self.width, 0)
 
     # ---- drafts ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class LiveWindow:
         owned: Rows = held[held != GUARD].astype(np.intp)
         return owned
 
-    def _fire(self, event: str, rows: Rows, places: npt.NDArray[Any] | int, ends: npt.NDArray[Any] | int) -> None:
+    def _sure(self, event: str, rows: Rows, places: npt.NDArray[Any] | int, ends: npt.NDArray[Any] | int) -> None:
         held = self.slots[rows, places].astype(np.intp)
         pool = self._rows.pool(KIND)
-        pool.must(event, held, "requests", expected=pool.generations(held), to_boundary=ends)
+        pool.sure(event, held, "S12", expected=pool.generations(held), to_boundary=ends)

@@ -141,7 +141,7 @@ class Loader:
         self._check(ticket, "open")
         if len(ticket.waiting) == self.words.LAYOUT.field("waiters").high:
             raise Refused(Refusal.TOO_MANY_HOLDS, "load", f"{len(ticket.waiting)} wait for ticket {ticket.ticket_id}")
-        self._fire(ticket, "join")
+        self._sure(ticket, "join")
         ticket.waiting.append(owner)
 
     def leave(self, ticket: Ticket, owner: str) -> bool:
@@ -152,7 +152,7 @@ class Loader:
         if last:
             self._abort(ticket)
         elif ticket.state == "open":
-            self._fire(ticket, "leave")
+            self._sure(ticket, "leave")
         ticket.waiting.remove(owner)
         return last
 
@@ -170,7 +170,7 @@ class Loader:
                     self._land(batch)
                     landed = batch.landed
             if landed:
-                self._fire(ticket, "land")
+                self._sure(ticket, "land")
             return landed
 
     def miss(self, ticket: Ticket, missing: Mapping[str, Numbers]) -> None:
@@ -201,7 +201,7 @@ class Loader:
             self._check_still(ticket, stopped)
             if ticket.state == "aborted":
                 self._check(ticket, "aborted")
-                self._fire(ticket, "complete", of=ticket.word.of, ok=ok)
+                self._sure(ticket, "complete", of=ticket.word.of, ok=ok)
                 self._free_aborted(ticket, "late")
                 return
             self._check(ticket, "open")
@@ -228,7 +228,7 @@ class Loader:
         """End a ticket of which no byte was asked for yet. The caller holds the lock."""
         self._check(ticket, "open")
         self._abort(ticket)
-        self._fire(ticket, "quiesce", of=ticket.word.of)
+        self._sure(ticket, "quiesce", of=ticket.word.of)
         self._free_aborted(ticket, "quiesced")
 
     def abort(self, ticket: Ticket) -> None:
@@ -242,7 +242,7 @@ class Loader:
         with self._manager.lock:
             self._check(ticket, "aborted")
             self._check_still(ticket)
-            self._fire(ticket, "quiesce", of=ticket.word.of)
+            self._sure(ticket, "quiesce", of=ticket.word.of)
             self._free_aborted(ticket, "quiesced")
 
     # ---- helpers; the caller holds the lock, except in _transfer and _land_all ---------------------------------------
@@ -296,12 +296,12 @@ class Loader:
                 for batch in ticket.batches:
                     for _ in range(batch.layers):
                         self._land(batch)
-                self._fire(ticket, "land")
+                self._sure(ticket, "land")
 
     def _land(self, batch: Batch) -> None:
         if batch.kind in self._manager.core.paged:
             pool, here = self._manager.core.pools[batch.kind], batch.here
-            pool.must("land", batch.slots[here], "load", expected=batch.generations[here], layer=batch.landed)
+            pool.sure("land", batch.slots[here], "S17", expected=batch.generations[here], layer=batch.landed)
         batch.landed += 1
 
     def _miss(self, ticket: Ticket, missing: Mapping[str, Numbers]) -> None:
@@ -350,7 +350,7 @@ class Loader:
         for batch, count in sorted(parts, key=lambda part: (core.kinds.index(part[0].kind), int(part[0].places[0]))):
             pool = core.pools[batch.kind]
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy[:count])
-            pool.must(batch.done, batch.slots[:count], "load", expected=batch.generations[:count], **given)
+            pool.sure(batch.done, batch.slots[:count], "S27", expected=batch.generations[:count], **given)
             if batch.begin == "expand_begin":  # nobody reads the packed copies that these replace
                 self._unhold(ticket)
             for low, high in _runs(batch.places[:count], batch.kind in core.paged):
@@ -384,7 +384,7 @@ class Loader:
         if len(slots):
             pool = self._manager.core.pools[batch.kind]
             given = pool.rules.load_done(False, batch.lossy[start:])
-            pool.must(batch.done, slots, "load", expected=generations, **given)
+            pool.sure(batch.done, slots, "S27", expected=generations, **given)
             pool.release("discard", slots, expected=generations)
 
     def _check_landed(self, ticket: Ticket) -> None:
@@ -437,7 +437,7 @@ class Loader:
         self._leave_all(ticket)  # the last one aborts
         for batch in ticket.batches:
             pool = self._manager.core.pools[batch.kind]
-            pool.must("load_abort", batch.slots, "load", expected=batch.generations)
+            pool.sure("load_abort", batch.slots, "S27", expected=batch.generations)
         ticket.state = "aborted"
         self._unhold(ticket)
 
@@ -445,7 +445,7 @@ class Loader:
         for batch in ticket.batches:
             pool = self._manager.core.pools[batch.kind]
             pool.release("quiesce", batch.slots, expected=batch.generations)
-        self._fire(ticket, "forget")
+        self._sure(ticket, "forget")
         self._end(ticket, state)
 
     def _unhold(self, ticket: Ticket) -> None:
@@ -470,15 +470,15 @@ class Loader:
     def _complete(self, ticket: Ticket, ok: bool) -> None:
         """The end is told, and read by all who wait in this very step: ``then``, and ``state``."""
         if ok and not any(batch.landed for batch in ticket.batches):
-            self._fire(ticket, "land")  # of kinds that come as a whole, or of nothing at all
-        self._fire(ticket, "complete", of=ticket.word.of, ok=ok)
+            self._sure(ticket, "land")  # of kinds that come as a whole, or of nothing at all
+        self._sure(ticket, "complete", of=ticket.word.of, ok=ok)
         self._leave_all(ticket)
 
     def _leave_all(self, ticket: Ticket) -> None:
         for _ in ticket.waiting:
-            self._fire(ticket, "leave")
+            self._sure(ticket, "leave")
 
-    def _fire(self, ticket: Ticket, event: str, **given: Any) -> None:
+    def _sure(self, ticket: Ticket, event: str, **given: Any) -> None:
         """An event on a ticket's word, which takes it: what may be refused was asked before. Raises Broken if not."""
         code = int(self.words.fire(event, [ticket.word.place], expected=ticket.word.generation, **given)[0])
         if code:

@@ -26,7 +26,7 @@ from .arguments import check_call, check_has, check_is, check_whole
 from .audit import Audit, audit
 from .backend import Backend, Device, check_memory
 from .core import Buffers, Core
-from .errors import Refused
+from .errors import Broken, Refused
 from .expiry import drop_expired, expire, free_out_of_window
 from .fill import Fill
 from .filling import Filler
@@ -620,7 +620,7 @@ class Manager:
                 begin_empty(self, slots, memory, void)
                 self._record_pools()
                 if aside:
-                    self._set_aside()
+                    self._set_aside_anew()
             self.matcher = self._make_matcher()
             return self.memory.move()
 
@@ -646,14 +646,14 @@ class Manager:
 
     # ---- bytes and reports ----------------------------------------------------------------------------------------
 
-    def check_held(self, lease: Lease) -> None:
-        """Raise Refused unless a lease can be read through.
+    def check_held(self, lease: Lease) -> Receipt:
+        """What was taken for a lease; raises Refused unless the lease can be read through.
 
         LEASE when it was given back, revoked or taken over by a live request, or is overdue; STALE over memory that is
         gone.
         """
         self.lock.check()
-        self.lessor.check_held(lease)
+        return self.lessor.receipt_of(lease)
 
     def read(
         self,
@@ -820,6 +820,13 @@ class Manager:
 
     def _set_aside(self) -> None:
         self.core.scratch = self.take(dict.fromkeys(self.core.pools, 1), "take")
+
+    def _set_aside_anew(self) -> None:
+        """The same in pools that begin, where there is room. Raises Broken (S24) when a slot is refused."""
+        try:
+            self._set_aside()
+        except Refused as refused:
+            raise Broken("S24", f"new memory has no slot to set aside: {refused}") from refused
 
     def _make_matcher(self) -> Matcher:
         arenas = {kind: pool.arena for kind, pool in self.core.pools.items()}

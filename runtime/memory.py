@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import Refused
+from .errors import Broken, Refused
 from .generated import GraphPoolTable, Refusal
 from .lease import Done
 from .table import OnEvent
@@ -25,7 +25,7 @@ class Memory:
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
         self.table = GraphPoolTable(1)
-        self._fire("wake")
+        self._sure("wake")
         self.table.on_event = on_event
         self._numbers = 0
         self._launches: dict[int, Done | None] = {}  # None: its caller is still launching
@@ -47,7 +47,7 @@ class Memory:
 
     def launch(self) -> int:
         """Kernels that write to the memory are about to begin; returns the number of the launch."""
-        self._fire("launch")
+        self._sure("launch")
         self._numbers += 1
         self._launches[self._numbers] = None
         return self._numbers
@@ -66,7 +66,7 @@ class Memory:
         for number in ended:
             del self._launches[number]
         if self.running and not self._launches:
-            self._fire("retire")
+            self._sure("retire")
 
     def begun(self) -> Done:
         """Says whether all launches begun so far have ended; for ``done=`` of what gives slots back."""
@@ -93,11 +93,12 @@ class Memory:
 
     def move(self) -> int:
         """The memory was given back and allocated anew; returns its epoch. After ``check_move``."""
-        self._fire("sleep")
-        self._fire("wake")
+        self._sure("sleep")
+        self._sure("wake")
         return self.epoch
 
-    def _fire(self, event: str) -> None:
+    def _sure(self, event: str) -> None:
+        """What is asked here can't be refused unless an invariant is broken. Raises Broken (S24)."""
         if code := int(getattr(self.table, event)(_ONE)[0]):
             refusal: Any = Refusal(code)
-            raise Refused(refusal, "memory", f"the memory refuses '{event}': {refusal.reason}")
+            raise Broken("S24", f"the memory refuses '{event}' as {refusal.name}: {refusal.reason}")

@@ -67,7 +67,7 @@ def seal(
 ) -> None:
     """Seal a writer's slots, of generations ``expected``; ``lossy`` when they rest on a lossy form or a replay."""
     pool = core.pools[kind]
-    pool.must("seal", slots, "publish", expected=expected, **pool.rules.seal(places, versions, lossy))
+    pool.sure("seal", slots, "S17", expected=expected, **pool.rules.seal(places, versions, lossy))
 
 
 def place(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots, taken: npt.NDArray[np.bool_]) -> None:
@@ -180,6 +180,6 @@ def _fall_behind(core: Core, spot: Spot, low: int, high: int) -> None:
     behind = pool.in_state(held, "resident") & (pool.table.fields("version", held) != versions)
     if behind.any():
         stale = held[behind]
-        pool.must("fall_behind", stale, "publish", expected=pool.generations(stale))
+        pool.sure("fall_behind", stale, "S16", expected=pool.generations(stale))
         core.index.unready(n, spot, low + int(np.argmax(behind)))
         core.leaf_first["indexer_state"].offer_chain(core.index.climb(spot.segment, live), sooner=True)

@@ -86,7 +86,7 @@ def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
         manager.give_up(receipt, None)
         raise
     pool, old = core.pools[KEYS], slots[missing.in_place]
-    pool.must("rebuild_begin", old, "rebuild", expected=pool.generations(old))
+    pool.sure("rebuild_begin", old, "S16", expected=pool.generations(old))
     lossy = _lossy(core, receipt, good, stop) | (answer.replay is not None)
     exact = answer.replay is None and not core.is_lossy(receipt.slots)
     held = {kind: leased.astype(np.int32) for kind, leased in receipt.slots.items()}
@@ -123,14 +123,14 @@ def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, N
     versions = core.versions(KEYS, spot, places)
     ours = ~_good(core, _held(core, spot, places), versions)
     back = rebuild.in_place & ours
-    pool.must(
-        "rebuild_done", slots[back], "publish",
+    pool.sure(
+        "rebuild_done", slots[back], "S16",
         expected=made[back], ok=True, kv_version=versions[back], is_lossy=rebuild.lossy[back],
     )  # fmt: skip
     new = ours & ~rebuild.in_place
-    pool.must("index", slots[new], "publish", expected=made[new], to_version=versions[new])
+    pool.sure("index", slots[new], "S16", expected=made[new], to_version=versions[new])
     given = pool.rules.seal(places[new], versions[new], rebuild.lossy[new])
-    pool.must("seal", slots[new], "publish", expected=made[new], **given)
+    pool.sure("seal", slots[new], "S17", expected=made[new], **given)
     free(pool, slots[~ours], made[~ours])
     low, live = int(places[0]), core.index.live(n, spot)
     merged = np.empty(fill.stop - low, np.int32)  # good keys lie between

@@ -118,7 +118,7 @@ class RowLife:
                 state.tables[kind][row, : len(held)] = held
                 continue
             pool = core.pools[kind]
-            pool.must("unpin", held, "requests", expected=receipt.generations[kind])
+            pool.sure("unpin", held, "S8", expected=receipt.generations[kind])
             pool.stamp(held, manager.time)
             core.sweep(kind)
 

@@ -75,7 +75,7 @@ class RowPublisher:
             pool = core.pools[kind]
             held = core.index.slots(core.paged.index(kind), spot, start, stop).astype(np.intp)
             given = pool.rules.pin(places, core.versions(kind, spot, places))
-            pool.must("pin", held, "publish", expected=pool.generations(held), **given)
+            pool.sure("pin", held, "S3", expected=pool.generations(held), **given)
             rows.tables[kind][row, start:stop] = held
             rows.lossy[row] |= core.is_lossy({kind: held})  # from now on it reads these
         rows.shared[row], rows.ends[row] = stop, (spot.segment, stop)
@@ -101,7 +101,7 @@ class RowPublisher:
         pool = self._rows.pool("indexer_state")
         back = pool.table.fields("version", keys) > versions
         for event, those in (("retract", back), ("index", ~back)):
-            pool.must(event, keys[those], "publish", expected=expected[those], to_version=versions[those])
+            pool.sure(event, keys[those], "S16", expected=expected[those], to_version=versions[those])
 
     def _check_chain(self, keys: Keys, start: int, stop: int, kinds: list[str]) -> None:
         """Raise Refused where the chain before ``start`` is gone, or what others published up to ``stop`` is full."""

@@ -34,8 +34,8 @@ class RowWords:
             state.batches[row, first:last] += 1
         if state.has_tail:
             pool, tail = state.pool("uncompressed_tail"), state.tail[row : row + 1].astype(np.intp)
-            pool.must(
-                "restore", tail, "requests", expected=pool.generations(tail), at=stop // state.widest,
+            pool.sure(
+                "restore", tail, "S13", expected=pool.generations(tail), at=stop // state.widest,
                 with_rows=stop % state.widest, has_carry=stop >= state.widest,
                 given_semantics=SEMANTICS[state.manager.profile.scores],
             )  # fmt: skip
@@ -66,7 +66,7 @@ class RowWords:
             if len(whole):
                 self._append(whole)
                 pool, tails = state.pool("uncompressed_tail"), state.tail[whole].astype(np.intp)
-                pool.must("emit", tails, "requests", expected=pool.generations(tails), span=state.widest)
+                pool.sure("emit", tails, "S13", expected=pool.generations(tails), span=state.widest)
         if self._window is not None:
             self._window.slide(rows, tokens)
 
@@ -99,11 +99,11 @@ class RowWords:
             version = version_at(state, row, keep - 1, to)
             for kind in state.kinds:
                 pool, held = state.pool(kind), state.held(kind, row, keep - 1, keep)
-                pool.must("retract", held, "requests", expected=pool.generations(held), to_version=version)
+                pool.sure("retract", held, "S18", expected=pool.generations(held), to_version=version)
         if state.has_tail:
             pool, tail = state.pool("uncompressed_tail"), state.tail[row : row + 1].astype(np.intp)
             where = {"to_position": to // state.widest, "to_rows": to % state.widest}
-            pool.must("rewind", tail, "requests", expected=pool.generations(tail), **where)
+            pool.sure("rewind", tail, "S18", expected=pool.generations(tail), **where)
             state.in_tail[row] = to
         if self._window is not None:
             self._window.rewind(row, now, to, done)
@@ -113,15 +113,15 @@ class RowWords:
     def _emit(self, held: Rows, keys: Rows | None) -> None:
         """One more batch of entries in each of these blocks; the indexer's keys follow."""
         kv = self._rows.pool("compressed_kv")
-        kv.must("emit", held, "requests", expected=kv.generations(held))
+        kv.sure("emit", held, "S13", expected=kv.generations(held))
         if keys is not None:
             indexer, versions = self._rows.pool("indexer_state"), kv.table.fields("version", held)
-            indexer.must("index", keys, "requests", expected=indexer.generations(keys), to_version=versions)
+            indexer.sure("index", keys, "S16", expected=indexer.generations(keys), to_version=versions)
 
     def _append(self, rows: Rows) -> None:
         """Tell the tails' words of the tokens that came since."""
         state = self._rows
         pool, tails = state.pool("uncompressed_tail"), state.tail[rows].astype(np.intp)
         count = state.tokens[rows] - state.in_tail[rows]
-        pool.must("append", tails, "requests", expected=pool.generations(tails), count=count, span=state.widest)
+        pool.sure("append", tails, "S13", expected=pool.generations(tails), count=count, span=state.widest)
         state.in_tail[rows] = state.tokens[rows]

@@ -90,7 +90,7 @@ class Storer:
                 held[kind] = slots, generations
         except Refused:
             for kind, (slots, generations) in held.items():
-                pools[kind].must("unhold", slots, "publish", expected=generations)
+                pools[kind].sure("unhold", slots, "S9", expected=generations)
             raise
         self.open.append(Writing(next(self._numbers), held, self._manager.site()))
         return held
@@ -100,7 +100,7 @@ class Storer:
         core = self._manager.core
         self.open = [one for one in self.open if one.held is not held]
         for kind, (slots, generations) in held.items():
-            core.pools[kind].must("unhold", slots, "publish", expected=generations)
+            core.pools[kind].sure("unhold", slots, "S9", expected=generations)
             core.sweep(kind)
         core.offer(segment, at)
         core.trim()
