@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from .arena import Arena
 from .layout import Layout
@@ -78,17 +79,11 @@ def alignment(arenas: Mapping[str, Arena], copy_bytes: int, io_bytes: int) -> st
 
     Args:
         arenas: by kind.
-        copy_bytes: what base, stride and part offsets of a slot must be multiples of for the copy instruction.
-        io_bytes: what base and stride must be multiples of for the I/O mode; 1 for buffered I/O.
+        copy_bytes: what base and stride must be multiples of for the copy instruction.
+        io_bytes: the same for the I/O mode; 1 for buffered I/O.
     """
     for kind, arena in arenas.items():
-        wanted = max(arena.layout.alignment, copy_bytes)
-        for what, value, multiple in (
-            ("base", arena.base, copy_bytes),
-            ("stride", arena.stride, wanted),
-            ("base", arena.base, io_bytes),
-            ("stride", arena.stride, io_bytes),
-        ):
+        for (what, value), multiple in product((("base", arena.base), ("stride", arena.stride)), (copy_bytes, io_bytes)):
             if value % multiple:
                 return f"{what} {value:#x} of {kind} is not a multiple of {multiple} bytes"
     return None

@@ -227,6 +227,19 @@ def test_misaligned_memory_is_rejected() -> None:
         layout.slot_bytes % 4096 == 0 for layout in PROFILE.layouts.values()) else AnswerKind.REJECT)  # fmt: skip
 
 
+def test_a_stride_fits_the_copy_instruction_and_not_only_the_layout() -> None:
+    layout = PROFILE.layouts["compressed_kv"]
+    assert layout.slot_bytes % layout.alignment == 0 and layout.slot_bytes % 48
+    memory = np.zeros(16 * layout.slot_bytes + 4096, np.uint8)
+    first = -memory.ctypes.data % 48
+    manager = make(buffers={"compressed_kv": memory[first : first + 16 * layout.slot_bytes]}, copy_bytes=48)
+    keys = keys_of(manager, 2)
+    put(manager, keys, 0, 2)
+    answer = manager.match(keys)
+    assert (answer.kind, answer.reason, answer.layer) == (AnswerKind.REJECT, Reason.ALIGN, "alignment")
+    assert answer.detail == f"stride {layout.slot_bytes:#x} of compressed_kv is not a multiple of 48 bytes"
+
+
 def test_half_a_granule_is_no_hit() -> None:
     manager = make()
     keys = keys_of(manager, 2)
