@@ -188,20 +188,20 @@ class ForgetsLoss(Manager):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         pool, pack = self.core.pools["compressed_kv"], self.packer.pack
-        must = pool.must
+        sure = pool.sure
         losing: set[int] = set()  # threads that pack with loss
 
-        def forgetting(event: str, slots: Any, layer: str, /, **named: Any) -> None:
-            if (event, layer) == ("seal", "pack") and threading.get_ident() not in losing:
+        def forgetting(event: str, slots: Any, invariant: str, /, **named: Any) -> None:
+            if (event, invariant) == ("seal", "S17") and threading.get_ident() not in losing:
                 named["is_lossy"] = np.zeros(len(slots), np.bool_)
-            must(event, slots, layer, **named)
+            sure(event, slots, invariant, **named)
 
         def told(keys: Any, start: int, lossy: bool) -> int:
             if lossy:
                 losing.add(threading.get_ident())
             return pack(keys, start, lossy)
 
-        pool.must = forgetting  # type: ignore[method-assign]
+        pool.sure = forgetting  # type: ignore[method-assign]
         self.packer.pack = told  # type: ignore[method-assign]
 
 
@@ -211,21 +211,19 @@ class PacksOpenly(Manager):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         pool, packer = self.core.pools["compressed_kv"], self.packer
-        must, sure, set_ready = pool.must, pool.sure, packer._set_ready
+        sure, set_ready = pool.sure, packer._set_ready
         late: list[tuple[Any, ...]] = []
 
-        def marked_late(event: str, slots: Any, layer: str, /, **named: Any) -> None:
-            if event != "compress_begin":
-                must(event, slots, layer, **named)
-
-        def freed(event: str, slots: Any, invariant: str, /, **named: Any) -> None:
+        def marked_late(event: str, slots: Any, invariant: str, /, **named: Any) -> None:
+            if event == "compress_begin":
+                return
             if event == "compress_done":
                 _unpin_by_force(pool.table, slots)
-                must("compress_begin", slots, "pack", expected=named["expected"])
+                sure("compress_begin", slots, "S5", expected=named["expected"])
                 set_ready(*late.pop())
             sure(event, slots, invariant, **named)
 
-        pool.must, pool.sure = marked_late, freed  # type: ignore[method-assign]
+        pool.sure = marked_late  # type: ignore[method-assign]
         packer._set_ready = lambda *given: late.append(given)  # type: ignore[method-assign]
 
 
