@@ -70,7 +70,7 @@ class KeyRebuilds:
         assert fill.rebuild is not None
         lease = fill.rebuild.lease
         with self._manager.lock:
-            if self._requests.refusal("rebuild", live) is not None:  # it was given up meanwhile
+            if self._requests.try_fire("rebuild", live) is not None:  # it was given up meanwhile
                 self._drop(fill, None)
                 return
             waited = self._clock() - live.since
@@ -134,7 +134,7 @@ class KeyRebuilds:
                 live.fault = fault
                 self._requests.tally.count("rebuilds_failed")
             self.give_up(live, None)
-            self._requests.fire("rebuilt", live, where=Queue.RESIDENT)
+            self._requests.sure("rebuilt", live, where=Queue.RESIDENT)
             self._requests.put(live, Queue.RESIDENT, float(live.tokens - live.rebuilt), holds=False)
         self._changed()
 

@@ -206,7 +206,7 @@ class LiveRequests:
         live = Live(
             self._number(), keys, tokens, owner, self._clock(), attempts, self._free.pop(), 0, self, self._ageing()
         )
-        self.fire("arrive", live, where=queue)
+        self.sure("arrive", live, where=queue)
         live.generation = int(self.words.fields("generation", [live.place])[0])
         self.by_number[live.number] = live
         self.put(live, queue, cost, holds=False)
@@ -226,17 +226,17 @@ class LiveRequests:
         if live.home is not self or self.by_number.get(live.number, live) is not live:
             raise Refused(Reason.LEASE, "scheduler", f"request {live.number} is another scheduler's")
 
-    def fire(self, event: str, live: Live, **given: Any) -> None:
+    def sure(self, event: str, live: Live, **given: Any) -> None:
         """An event on its word, which can't be refused.
 
         Raises:
             Broken: S26; it was.
         """
-        if refusal := self.refusal(event, live, **given):
+        if refusal := self.try_fire(event, live, **given):
             raise Broken("S26", f"the word of request {live.number} refuses '{event}': {refusal.reason}")
 
-    def refusal(self, event: str, live: Live, **given: Any) -> Refusal | None:
-        """An event on its word; None where it was taken."""
+    def try_fire(self, event: str, live: Live, **given: Any) -> Refusal | None:
+        """An event on its word: None where it was taken, else why it was refused."""
         if "where" in given:
             given["where"] = _CODES[given["where"]]
         if event != "arrive":
@@ -306,7 +306,7 @@ class LiveRequests:
 
     def back(self, live: Live, queue: Queue, cost: float) -> None:
         """It has nothing any more of what it had, and waits as before."""
-        self.fire("preempt", live, where=queue)
+        self.sure("preempt", live, where=queue)
         self._let_go(live)
         self.put(live, queue, cost, holds=False)
 

@@ -101,7 +101,7 @@ class LoadWorkers:
                 if ticket.ended:
                     return
                 if live.loading is ticket:
-                    self._requests.refusal("begin", live)  # where it was given up others may wait for the load
+                    self._requests.try_fire("begin", live)  # where it was given up others may wait for the load
             try:
                 ticket.transfer()
             except BaseException as error:  # kept for who asks; the request goes on without the load
@@ -148,8 +148,8 @@ class LoadWorkers:
         """A request whose load has failed has its next turn, and computes."""
         with self._manager.lock:
             if self._waits_for(live, failed):
-                self._requests.fire("begin", live)
-                self._requests.fire("ended", live, ok=False, most=0, where=self.queue_of(live))
+                self._requests.sure("begin", live)
+                self._requests.sure("ended", live, ok=False, most=0, where=self.queue_of(live))
                 self._have_turn(live)
         self._changed()
 
@@ -178,9 +178,9 @@ class LoadWorkers:
         reservation = live.reservation
         again = not ok and reservation is not None and reservation.stage is Stage.READY and not self._among_ranks
         if state is QueuedState.ADMITTED:  # somebody else ended it, and no worker is there to try again
-            self._requests.fire("begin", live)
+            self._requests.sure("begin", live)
             again = False
-        self._requests.fire("ended", live, ok=ok, most=live.attempts if again else 0, where=self.queue_of(live))
+        self._requests.sure("ended", live, ok=ok, most=live.attempts if again else 0, where=self.queue_of(live))
         if state is QueuedState.DRAINING:
             self._requests.forget(live)
         elif self._requests.state(live) is not QueuedState.ADMITTED:  # else the worker tries again

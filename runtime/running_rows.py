@@ -232,7 +232,7 @@ class RunningRows:
             self._manager.requests.finish(live.row, done=done)
         with self._manager.lock:
             self._leave(live)
-            self._requests.fire(event, live)
+            self._requests.sure(event, live)
             self._requests.forget(live)
         self._changed()
 

@@ -559,7 +559,7 @@ class Scheduler:
     def _give_up(self, live: Live, state: QueuedState | None, done: Done | None) -> list[Ticket]:
         """End a request that doesn't run; returns loads that it waited for."""
         loading = state is QueuedState.LOADING
-        self._requests.fire("abort_load" if loading else "abort", live)
+        self._requests.sure("abort_load" if loading else "abort", live)
         self._requests.withdraw(live)
         tickets = self._let_go(live, done)
         live.reservation = None
@@ -577,8 +577,8 @@ class Scheduler:
         if joined:
             self._requests.put(live, self._requests.where(live), float(live.tokens), holds=False)
         if state is QueuedState.ADMITTED:  # no worker has begun, and none will
-            self._requests.fire("begin", live)
-            self._requests.fire("ended", live, ok=False, most=0, where=Queue.RESIDENT)
+            self._requests.sure("begin", live)
+            self._requests.sure("ended", live, ok=False, most=0, where=Queue.RESIDENT)
             live.loading = None
         if self._in_ranks:  # where loads end at different times; it loads anew, or begins, on all in one round
             live.brought = live.reach = 0

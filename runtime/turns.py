@@ -189,7 +189,7 @@ class Turns:
     def _route(self, live: Live, where: Queue, answer: Answer) -> None:
         """It misses something else by now."""
         with self._manager.lock:
-            if self._requests.refusal("route", live, where=where) is None:
+            if self._requests.try_fire("route", live, where=where) is None:
                 cost = self.cost(answer, live.tokens, where, live.rebuilt)
                 self._requests.put(live, where, cost, holds=False)
         self._changed()
@@ -219,10 +219,10 @@ class Turns:
     def _reject(self, live: Live, why: Rejected) -> None:
         refused = Refused(why.reason, why.layer, why.detail)
         with self._manager.lock:
-            if self._requests.refusal("reject", live) is not None:
+            if self._requests.try_fire("reject", live) is not None:
                 return  # it was given up meanwhile
             live.fault = refused
-            self._requests.fire("leave", live)
+            self._requests.sure("leave", live)
             self._requests.forget(live)
             self._requests.tally.rejected[why.reason.name] += 1
         if live.begun.set_running_or_notify_cancel():
@@ -244,7 +244,7 @@ class Turns:
     def _give(self, live: Live, reservation: Reservation, queue: Queue) -> bool:
         """It has what was reserved, unless it was given up meanwhile: then nobody has. The caller holds the lock."""
         where = queue if reservation.ticket is not None or queue not in TRANSFERS else Queue.RESIDENT
-        if self._requests.refusal("admit", live, where=where) is not None:
+        if self._requests.try_fire("admit", live, where=where) is not None:
             self._admission.cancel_now(reservation)
             return False
         live.reservation, live.loading, live.lacked = reservation, reservation.ticket, 0
@@ -281,7 +281,7 @@ class Turns:
             elif live.number not in self._requests.queues:
                 self._workers.put_ready(live)
             raise
-        self._requests.fire("start", live)
+        self._requests.sure("start", live)
         live.row, live.incarnation = row, self._manager.requests.incarnation(row)
         live.seen = reservation.first
         waited = self._clock() - live.since

@@ -47,7 +47,7 @@ def frees_when_the_last_leaves(world: World) -> None:
         last = leave(ticket, owner)
         if last:
             ticket.moving = False
-            loader._fire(ticket, "quiesce", of=ticket.word.of)
+            loader._sure(ticket, "quiesce", of=ticket.word.of)
             loader._free_aborted(ticket, "quiesced")
         return last
 
@@ -63,7 +63,7 @@ def admits_before_it_has(world: World) -> None:
         ticket = reservation.ticket
         with lock:
             where = queue if ticket is not None or queue not in (Queue.DISK, Queue.COMPRESSED) else Queue.RESIDENT
-            gone = requests.refusal("admit", live, where=where) is not None
+            gone = requests.try_fire("admit", live, where=where) is not None
             if gone:
                 admission.cancel_now(reservation)
             else:

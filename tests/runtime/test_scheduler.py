@@ -727,7 +727,7 @@ def test_a_word_that_refuses_what_must_be_is_told() -> None:
     bench = Bench()
     live = bench.submit(HIT)
     with pytest.raises(Broken, match=r"S26.*refuses 'start'"):
-        bench.scheduler._requests.fire("start", live)
+        bench.scheduler._requests.sure("start", live)
     bench.scheduler.cancel(live)
     bench.over()
 
