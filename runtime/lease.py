@@ -156,8 +156,7 @@ class Lease(Handle):
     @property
     def generations(self) -> Mapping[str, npt.NDArray[np.int64]]:
         """By kind, int64 [n]: in which generation each of ``slots`` was leased. Refused (LEASE) as ``view`` is."""
-        self._manager.check_held(self)
-        return self._manager.lessor.receipt_of(self).generations
+        return self._manager.check_held(self).generations
 
     @property
     def state_data_ptrs(self) -> tuple[Component, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Lessor:
-    """Gives the leases of a manager, and takes them back. The caller of each method holds the manager's lock.
+    """Gives a manager's leases, and takes them back. Where a method doesn't say otherwise, its caller holds the lock.
 
     Attributes:
         receipts: of each open lease by its number, and the lease itself, unless it was dropped.
@@ -105,7 +105,7 @@ class Lessor:
         return receipt
 
     def receipt_of(self, lease: Lease) -> Receipt:
-        """What was taken for a lease, to go on from it.
+        """What was taken for a lease, to read through it or to go on from it; needs no lock.
 
         Raises:
             Refused: LEASE when it is another manager's, was released before or is overdue; STALE over memory that is
@@ -114,13 +114,6 @@ class Lessor:
         receipt = self._taken_for(lease)
         receipt.check_in_time(self._manager.now)
         return receipt
-
-    def check_held(self, lease: Lease) -> None:
-        """Raise Refused unless a lease of this manager can be read through; needs no lock."""
-        self._check_own(lease)
-        if (entry := self.receipts.get(lease.lease_id)) is None:
-            raise self._gone(lease)
-        entry[0].check_in_time(self._manager.now)
 
     def void(self) -> None:
         """The memory goes: all leases end."""
@@ -187,9 +180,9 @@ class Lessor:
     def _taken_for(self, lease: Lease) -> Receipt:
         """As ``receipt_of``, whether it is overdue or not."""
         self._check_own(lease)
-        if lease.lease_id not in self.receipts:
+        if (entry := self.receipts.get(lease.lease_id)) is None:
             raise self._gone(lease)
-        return self.receipts[lease.lease_id][0]
+        return entry[0]
 
     def _check_own(self, lease: Lease) -> None:
         check_is("lease", lease, Lease, "what acquire gave")

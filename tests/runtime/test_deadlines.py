@@ -77,6 +77,8 @@ def test_an_overdue_lease_is_read_through_no_more_and_its_slots_stay(manager: Ma
     before = lease.view(KIND, "entries", 2).copy()
     time.time = 5.0  # at its deadline it is still good
     assert (lease.view(KIND, "entries", 2) == before).all() and lease.state_data_ptrs
+    asked = time.asked
+    assert lease.generations[KIND].tolist() == [1, 1, 1] and time.asked == asked + 1  # one look says all of it
     time.time = 5.1
     refused("overdue: its deadline was 5.0, it is 5.1; release it", lambda: lease.view(KIND, "entries", 2))
     refused("overdue", lambda: lease.state_data_ptrs)
