@@ -272,12 +272,12 @@ class RequestTable(RowTables):
                 EPOCH when the row was admitted, or its lease taken, before a reset.
             ValueError: a row that holds no request, or more computed tokens than it has.
         """
-        shared, writing = self.publish_now(row, keys, computed, priority, ttl, done)
+        shared, writing = self.publish_unstored(row, keys, computed, priority, ttl, done)
         if writing is not None:
             self._manager.storer.finish(writing)
         return shared
 
-    def publish_now(
+    def publish_unstored(
         self, row: int, keys: Keys, computed: int | None, priority: int, ttl: int | None, done: Done | None
     ) -> tuple[int, WriteThrough | None]:
         """``publish``, and what the caller is to have stored when it holds no lock any more."""
@@ -308,12 +308,12 @@ class RequestTable(RowTables):
             Refused: IDENTITY for keys of another model or tenant; nothing has changed then.
             ValueError: as for ``publish``.
         """
-        left, writing = self.preempt_now(row, keys, computed, done)
+        left, writing = self.preempt_unstored(row, keys, computed, done)
         if writing is not None:
             self._manager.storer.finish(writing)
         return left
 
-    def preempt_now(
+    def preempt_unstored(
         self, row: int, keys: Keys, computed: int | None, done: Done | None
     ) -> tuple[Preempted, WriteThrough | None]:
         """``preempt``, and what the caller is to have stored when it holds no lock any more."""

@@ -184,7 +184,7 @@ class RunningRows:
                 return 0
             # What is owed nobody has computed, and so nobody may find it.
             requests = self._manager.requests
-            shared, writing = requests.publish_now(live.row, live.keys, live.computed, 0, None, done)
+            shared, writing = requests.publish_unstored(live.row, live.keys, live.computed, 0, None, done)
         if writing is not None:  # a store takes its time, and who gives up waits for none
             self._manager.storer.finish(writing)
         return shared
@@ -209,7 +209,7 @@ class RunningRows:
         assert live.row is not None
         computed = live.computed
         live.seen = computed + live.owed
-        _, writing = self._manager.requests.preempt_now(live.row, live.keys, computed, done)
+        _, writing = self._manager.requests.preempt_unstored(live.row, live.keys, computed, done)
         self._writing += [] if writing is None else [writing]
         with self._manager.lock:
             self._leave(live)

@@ -78,7 +78,7 @@ _T = TypeVar("_T")
 
 
 def _stores(method: Callable[Concatenate[Scheduler, _P], _T]) -> Callable[Concatenate[Scheduler, _P], _T]:
-    """What went back is stored out of all locks."""
+    """A call in which some may go back: what they published is stored out of all locks."""
 
     @functools.wraps(method)
     def stored(self: Scheduler, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
@@ -185,7 +185,6 @@ class Scheduler:
 
     # ---- for those who ask ------------------------------------------------------------------------------------------
 
-    @_stores
     def submit(self, keys: Keys, tokens: int | None = None, *, owner: str = "") -> Live:
         """A request comes. It waits in the queue of what it misses first, and has nothing yet.
 
@@ -217,7 +216,6 @@ class Scheduler:
         self._changed.set()
         return live
 
-    @_stores
     def cancel(self, live: Live, *, done: Done | None = None) -> bool:
         """Give a request up, whatever it is doing; False when it has ended already. Waits for no transfer.
 
@@ -263,7 +261,6 @@ class Scheduler:
                 self.cancel(live)
             raise
 
-    @_stores
     def state(self, live: Live) -> str:
         """The state of its word: "waiting" to "running"; "draining" while a load ends after it, "absent" at the end."""
         self._requests.check(live)
@@ -271,7 +268,6 @@ class Scheduler:
             state = self._requests.state(live)
         return "absent" if state is None else state.name.lower()
 
-    @_stores
     def where(self, live: Live) -> Queue:
         """The queue that a live request is in.
 
@@ -323,7 +319,6 @@ class Scheduler:
             self._running.unblock()
         return work
 
-    @_stores
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there may be turns since the last ``schedule`` began; False when the time is up first.
 
@@ -344,7 +339,6 @@ class Scheduler:
         """The device has ended something: whoever waits looks again. From any thread."""
         self._changed.set()
 
-    @_stores
     @_engine
     def publish(self, live: Live, *, done: Done | None = None) -> int:
         """Let others find the whole granules of a running request; returns how many it shares now.
@@ -392,7 +386,6 @@ class Scheduler:
         named = self._named(lives)
         return self._running.decode(named, None if tokens is None else list(tokens), done)
 
-    @_stores
     @_engine
     def propose(self, lives: Iterable[Live], counts: int | Sequence[int]) -> Stepped:
         """Room for drafts after the tokens of some running requests; says who has it.
@@ -409,7 +402,6 @@ class Scheduler:
         """
         return self._running.propose(self._named(lives), counts)
 
-    @_stores
     @_engine
     def accept(
         self,
@@ -434,13 +426,11 @@ class Scheduler:
         named = self._named(lives)
         return self._running.accept(named, counts, None if tokens is None else list(tokens), done)
 
-    @_stores
     @_engine
     def reject(self, lives: Iterable[Live], *, done: Done | None = None) -> Stepped:
         """The drafts of some running requests go, as if they had never been. As ``accept`` of 0."""
         return self._running.accept(self._named(lives), 0, None, done)
 
-    @_stores
     @_engine
     def rollback(self, live: Live, to: int, *, keys: Keys | None = None, done: Done | None = None) -> bool:
         """A running request goes on from its first ``to`` tokens, without drafts; False where it was given up.
@@ -459,7 +449,6 @@ class Scheduler:
         self._requests.check(live)
         return self._running.rollback(live, to, keys, done)
 
-    @_stores
     def finish(self, live: Live, *, done: Done | None = None) -> None:
         """A running request has all its tokens: what it shares stays in the cache, what it owns is free.
 
@@ -527,7 +516,6 @@ class Scheduler:
         with self.manager.lock:
             return not any(live.loading is not None for live in self.live.values())
 
-    @_stores
     def report(self) -> Report:
         """What has been counted so far; see there for the units."""
         with self.manager.lock:

@@ -713,6 +713,40 @@ def test_a_place_is_another_requests_once_it_was_given_back() -> None:
     bench.over()
 
 
+class Handover(Watched):
+    """Calls ``then`` once, when it has been let go for the next time."""
+
+    then: Callable[[], None] | None = None
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+def test_who_asks_or_gives_up_writes_nothing_that_the_engine_has_still_to_store() -> None:
+    rows = Handover()
+    bench = Bench(24, lock=lambda: rows)
+    bench.manager.writes_through = True
+    live, other = bench.submit(prompt(2, 2 * A)), bench.submit(prompt(3, A))
+    before = bench.store.usage().objects
+    assert len(bench.scheduler.schedule()) == 2
+    stored_by_then: list[int] = []
+
+    def meanwhile() -> None:  # on another thread, when rows may be stepped again, and before the engine's call ends
+        bench.scheduler.report()
+        bench.scheduler.state(other)
+        bench.scheduler.cancel(other)
+        stored_by_then.append(bench.store.usage().objects)
+
+    rows.then = meanwhile
+    bench.scheduler.preempt(live)
+    assert stored_by_then == [before]
+    assert bench.store.usage().objects == before + 2
+    bench.over()
+
+
 def test_a_request_in_no_queue_would_be_seen() -> None:
     bench = Bench()
     live = bench.submit(HIT)
