@@ -452,7 +452,7 @@ class Admission:
         for kind, count in need.items():
             surplus = reservation.slots[kind][count:]
             reservation.slots[kind] = reservation.slots[kind][:count]
-            pools[kind].release("abandon", surplus, expected=pools[kind].generations(surplus))
+            pools[kind].abandon(surplus)
         more = {kind: count - len(reservation.slots[kind]) for kind, count in need.items()}
         lacking = {kind: n for kind, n in more.items() if n}
         for kind, taken in manager.take(lacking, "take", salt=reservation.salt).items():

@@ -340,7 +340,7 @@ class Core:
             for kind, held in slots.items():
                 pool = self.pools[kind]
                 if event == "take":
-                    pool.release("abandon", held, expected=pool.generations(held))
+                    pool.abandon(held)
                 else:
                     failed = pool.rules.load_done(False, np.zeros(len(held), bool))
                     pool.sure("load_done", held, "S27", expected=pool.generations(held), **failed)

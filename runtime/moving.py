@@ -88,7 +88,7 @@ def begin_empty(manager: Manager, slots: Mapping[str, int], buffers: Buffers, vo
     _end_all(manager)
     core.retire_all()
     for kind, held in core.scratch.items():
-        core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
+        core.pools[kind].abandon(held)
     core.replace_pools(pools)
     follow()
     manager.requests.fit()

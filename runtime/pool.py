@@ -188,6 +188,10 @@ class Pool:
             self.lossy -= gone
             self.give_back(slots)
 
+    def abandon(self, slots: Slots) -> None:
+        """Free slots that were taken and never published. Raises Broken (S2) when one refuses."""
+        self.release("abandon", slots, expected=self.generations(slots))
+
     def count_lossy(self, slots: npt.NDArray[Any]) -> int:
         """How many of these slots rest on a lossy form or on a replay, by their words."""
         return int(np.count_nonzero(self.table.fields("lossy", slots)))

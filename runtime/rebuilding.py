@@ -247,7 +247,7 @@ def _take(manager: Manager, salt: bytes, spot: Spot, missing: _Missing) -> tuple
             in_place = in_place & (missing.places < core.index.live(n, spot))
             need = int(np.count_nonzero(~in_place))
     except BaseException:
-        pool.release("abandon", new, expected=pool.generations(new))
+        pool.abandon(new)
         raise
     slots = missing.held.copy()
     slots[~in_place] = new

@@ -153,8 +153,7 @@ class RowPublisher:
 
     def _give_back(self, copied: Copies) -> None:
         for kind, (copies, _) in copied.items():
-            pool = self._rows.manager.core.pools[kind]
-            pool.release("abandon", copies, expected=pool.generations(copies))
+            self._rows.manager.core.pools[kind].abandon(copies)
 
     def _boundary_slots(self, row: int, kind: str, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """Places of a boundary to keep, and the row's slots for them."""

@@ -47,7 +47,7 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
     except BaseException:
         for some in taken:
             for kind, held in some.items():
-                core.pools[kind].release("abandon", held, expected=core.pools[kind].generations(held))
+                core.pools[kind].abandon(held)
         raise
     return slots
 

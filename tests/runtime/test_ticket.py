@@ -110,7 +110,7 @@ def test_a_load_and_what_stands_beside_it_get_room_together_or_not_at_all() -> N
     assert manager.match(other).now == 0  # evicted, in both kinds that were asked for more than was free
     for kind, taken in slots.items():
         pool = manager.core.pools[kind]
-        pool.release("abandon", taken, expected=pool.generations(taken))
+        pool.abandon(taken)
     ticket.transfer()
     assert manager.match(prompt_keys(manager, 4)).now == 4 * A
     audited(manager)
