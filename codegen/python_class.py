@@ -18,8 +18,8 @@ PROMISE = (
 )
 # What the base classes mean by these names; a field or an event of that name gets an underscore behind it.
 RESERVED = frozenset(
-    {"word", "slot_id", "takes", "machine", "fire", "property"}  # of a slot, and what its class is written with
-    | {"words", "on_event", "whole", "fields", "states", "count_by_state", "slot", "explain"}  # of a table
+    "word slot_id state_name takes machine fire property "  # of a slot, and what its class is written with
+    "words on_event whole fields states count_by_state slot explain check_stands_for".split()  # of a table
 )
 
 

@@ -94,7 +94,7 @@ def check_rows(table_class: type[Table], rows: Sequence[Row]) -> None:
         want = (row.word if row.after is None else row.after, row.says)
         slot = table_class.SLOT(row.word)
         told = f"{table_class.MACHINE}: {row.event} {dict(row.arguments)} on {slot!r}"
-        assert slot.STATES(slot.LAYOUT.unpack(row.word)["state"]).name.lower() == row.state, told
+        assert slot.state_name() == row.state, told
         assert scalar_outcome(slot, row.event, row.arguments) == want, f"class, {told}"
         model.put(row.word)
         says = model.fire(row.event, _typed(slot, row.event, row.arguments))

@@ -95,9 +95,13 @@ class Slot:
 
     __hash__ = None  # type: ignore[assignment]  # a slot changes
 
+    def state_name(self) -> str:
+        """The present state, as the spec calls it."""
+        return self.STATES(self.LAYOUT.unpack(self.word)["state"]).name.lower()
+
     def takes(self) -> tuple[str, ...]:
         """The events that the present state lists, in the order of the spec."""
-        return events_from(self.CASES, self._state_name())
+        return events_from(self.CASES, self.state_name())
 
     def fire(self, event: str, **arguments: int) -> str | None:
         """An event by name: the word of the refusal, "illegal" included, or None when it was applied."""
@@ -112,14 +116,11 @@ class Slot:
         """The same machine, in the same state, as one of the ``transitions`` library, which must be installed."""
         return library_machine(self)
 
-    def _state_name(self) -> str:
-        return self.STATES(self.LAYOUT.unpack(self.word)["state"]).name.lower()
-
     def _set(self, **values: int) -> None:
         self.word = self.LAYOUT.replaced(self.word, values)
 
     def _illegal(self, event: str) -> IllegalEvent:
-        return IllegalEvent(self.MACHINE, self.slot_id, self._state_name(), event, self.takes())
+        return IllegalEvent(self.MACHINE, self.slot_id, self.state_name(), event, self.takes())
 
 
 def events_from(cases: tuple[Case, ...], state: str) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class LibraryModel:
     def put(self, word: int) -> None:
         """Go on from another word."""
         self.slot.word = word
-        self.state = self.slot._state_name()
+        self.state = self.slot.state_name()
         self.refusal = None
 
     def fire(self, event: str, arguments: Mapping[str, int]) -> str | None:
@@ -181,7 +182,7 @@ def library_machine(slot: Slot) -> Machine:
     machine = Machine(
         model=model,
         states=[state.name.lower() for state in slot.STATES],
-        initial=slot._state_name(),
+        initial=slot.state_name(),
         auto_transitions=False,
     )
     for case in slot.CASES:

@@ -209,7 +209,7 @@ class Table:
             raise ValueError(f"{self.MACHINE} has no event '{event}'; it has: {', '.join(self.EVENTS)}")
         values = one.LAYOUT.unpack(one.word)
         del values["state"]
-        state = one._state_name()
+        state = one.state_name()
         lines = [f"{self.MACHINE} slot {slot} is '{state}': " + ", ".join(f"{n} {v}" for n, v in values.items())]
         cases = [case for case in self.CASES if case.event == event and state in case.sources]
         reasons = {word.name.lower(): word.reason for word in self.REFUSALS}  # type: ignore[attr-defined]

@@ -117,13 +117,15 @@ class EventTrace:
             raise
         return size
 
-    def _watch(self, source: Source, table: Table) -> int:
+    def watch(self, source: Source, table: Table) -> int:
+        """For a ``Source``: record a table from its present words on; returns the number of its pool."""
         with self._mutex:
             number = len(self._pools)
             self._pools.append(_Pool(number, source, type(table), table.words.view(np.int64).copy()))
             return number
 
-    def _append(self, record: Recorded) -> None:
+    def append(self, record: Recorded) -> None:
+        """For a ``Source``: keep one record; the oldest fall out."""
         with self._mutex:
             self._calls.append(record)
             self._kept += record.size
@@ -159,14 +161,14 @@ class Source:
         """Record these tables, one a machine, from their present words on; ``lock`` is held around their changes."""
         self.lock = lock
         for table in tables:
-            number = self._numbers[table.MACHINE] = self.trace._watch(self, table)
+            number = self._numbers[table.MACHINE] = self.trace.watch(self, table)
             self.tables[number] = table
 
     def replace(self, table: Table) -> None:
         """A table has made room: the same words in a longer array, and free slots behind them."""
         number = self._numbers[table.MACHINE]
         self.tables[number] = table
-        self.trace._append(Grown(self._next(), number, len(table)))
+        self.trace.append(Grown(self._next(), number, len(table)))
 
     def __call__(self, fired: Fired) -> None:
         """Keep one call."""
@@ -174,7 +176,7 @@ class Source:
             return
         codes = fired.codes.copy() if fired.codes.any() else None
         given = tuple(value.copy() for value in fired.arguments)
-        self.trace._append(Call(
+        self.trace.append(Call(
             self._next(), self._numbers[fired.machine], fired.event, fired.slots.astype(np.int32), given, codes,
             fired.before, fired.after, fired.held,
         ))  # fmt: skip

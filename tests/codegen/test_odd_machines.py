@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from kvfsm.codegen.cli import main
+from kvfsm.codegen.python_class import RESERVED
+from kvfsm.runtime.machine import Slot
+from kvfsm.runtime.table import Table
 from kvfsm.spec.language.coverage import all_samples
 from kvfsm.spec.language.interpreter import step
 from kvfsm.spec.language.load import Spec, load_spec
@@ -141,6 +144,12 @@ def test_classes_and_tables_pass_the_rows_that_the_interpreter_decided(package: 
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_no_name_of_a_base_class_is_left_to_a_spec() -> None:
+    names = {name for base in (Slot, Table) for name in dir(base) if not name.startswith("_") and not name.isupper()}
+    assert names >= {"state_name", "takes", "explain"}
+    assert names <= RESERVED
 
 
 def test_keys_over_a_u64_are_whole_numbers(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
