@@ -126,6 +126,14 @@ class Profile:
         """The groups that keep this object; empty for an absent one."""
         return tuple(group for group in self.groups if group.object == kind)
 
+    def tensors(self) -> Iterator[tuple[str, Part]]:
+        """Kind and part of every tensor of every layer, in the order of the groups, their layers, and the parts."""
+        for group in self.groups:
+            for layer in group.layers:
+                for part in self.layouts[group.object].parts:
+                    if part.layer == layer:
+                        yield group.object, part
+
     def floor(self, tokens: int) -> int:
         """The greatest reusable boundary at or below ``tokens``."""
         return tokens - tokens % self.granule

@@ -150,15 +150,9 @@ class Registration:
 def regions_of(profile: Profile, arenas: Mapping[str, Arena]) -> tuple[Region, ...]:
     """Every tensor of every layer over some arenas, in the order of the profile's groups."""
     found: list[Region] = []
-    for group in profile.groups:
-        arena = arenas[group.object]
-        span = max(0, len(arena) - 1) * arena.stride
-        for layer in group.layers:
-            for part in profile.layouts[group.object].parts:
-                if part.layer == layer:
-                    base, item = arena.base + part.offset, part.payload_bytes
-                    length = span + item if len(arena) else 0
-                    found.append(
-                        Region(len(found), group.object, layer, part.name, base, length, arena.stride, item)
-                    )
+    for kind, part in profile.tensors():
+        arena, item = arenas[kind], part.payload_bytes
+        length = (len(arena) - 1) * arena.stride + item if len(arena) else 0
+        base = arena.base + part.offset
+        found.append(Region(len(found), kind, part.layer, part.name, base, length, arena.stride, item))
     return tuple(found)

@@ -54,16 +54,10 @@ def write_part(
 def components(manager: Manager, slots: Mapping[str, npt.NDArray[np.int32]]) -> tuple[Component, ...]:
     """See ``Manager.components``."""
     found = []
-    for group in manager.profile.groups:
-        layout, arena = manager.profile.layouts[group.object], manager.core.pools[group.object].arena
-        held = slots.get(group.object, np.empty(0, np.int32))
-        for layer in group.layers:
-            for part in layout.parts:
-                if part.layer == layer:
-                    base = arena.base + part.offset
-                    found.append(
-                        Component(group.object, layer, part.name, base, arena.stride, part.payload_bytes, held)
-                    )
+    for kind, part in manager.profile.tensors():
+        arena, held = manager.core.pools[kind].arena, slots.get(kind, np.empty(0, np.int32))
+        base = arena.base + part.offset
+        found.append(Component(kind, part.layer, part.name, base, arena.stride, part.payload_bytes, held))
     return tuple(found)
 
 

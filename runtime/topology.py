@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .layout import Layout
 from .profile import Profile
 from .requests import GUARD
 from .static_tables import StaticTables
@@ -137,7 +135,7 @@ class Form:
 
     def __init__(self, profile: Profile) -> None:
         self.kinds = profile.kinds
-        parts = list(_parts(profile))
+        parts = list(profile.tensors())
         self.kind = np.array([self.kinds.index(kind) for kind, _ in parts], np.intp)
         self.offset = np.array([part.offset for _, part in parts], np.int64)
         self.item_bytes = np.array([part.payload_bytes for _, part in parts], np.int64)
@@ -162,7 +160,7 @@ def signature_of(manager: Manager, tables: StaticTables, bucket: int) -> Signatu
     """The signature of a capture for ``bucket`` rows. The caller holds the manager's lock."""
     core, profile = manager.core, manager.profile
     tensors = []
-    for kind, part in _parts(profile):
+    for kind, part in profile.tensors():
         pool = core.pools[kind]
         base = pool.arena.base + part.offset
         tensors.append(Tensor(kind, part.layer, part.name, base, pool.arena.stride, part.payload_bytes, pool.hot))
@@ -174,16 +172,6 @@ def signature_of(manager: Manager, tables: StaticTables, bucket: int) -> Signatu
     layouts = tuple((kind, profile.layouts[kind].digest) for kind in profile.kinds)
     window = profile.window_block or 0
     return Signature(bucket, int(GUARD), window, tuple(tensors), tuple(shapes), tuple(scratch), layouts)
-
-
-def _parts(profile: Profile) -> Iterator[tuple[str, Any]]:
-    """(kind, part) of every tensor, in the order of the profile's groups."""
-    for group in profile.groups:
-        layout: Layout = profile.layouts[group.object]
-        for layer in group.layers:
-            for part in layout.parts:
-                if part.layer == layer:
-                    yield group.object, part
 
 
 def _entry_differences(place: int, one: Entry, another: Entry) -> list[str]:
