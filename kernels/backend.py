@@ -34,6 +34,7 @@ from . import copies, packed_form, packed_slot
 from . import packed as packing
 from .arena_slots import check_shape, fitting, slot_ids
 from .device_words import DeviceWords, Pins
+from .entries import Entries
 from .held import Held, Pages
 from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
 from .reading import Side
@@ -153,9 +154,9 @@ class KernelBackend:
                 for turn, columns in self._turns(arena, some.stop - some.start):
                     own = np.ascontiguousarray(rows[some][turn, columns])
                     self._staged.write(own.reshape(-1))
-                    where = _columns(arena, columns), arena.stride, len(arena), ids.skip(4 * turn.start)
                     count, size = own.shape
-                    self.launcher.launch(copies.scatter_plan(*where, count, size, self._staged.pointer))
+                    entries = _entries_of(arena, ids.skip(4 * turn.start), count, columns)
+                    self.launcher.launch(copies.scatter_plan(entries, size, self._staged.pointer))
 
     def scrub(self, arena: Any, slots: Slots) -> None:
         """Writes n x slot bytes."""
@@ -185,10 +186,10 @@ class KernelBackend:
                 ids, others = self._outbox.send(numbers[some].astype(np.int32), targets[some].astype(np.int32))
                 for turn, columns in self._turns(source, some.stop - some.start):
                     count, size, first = turn.stop - turn.start, columns.stop - columns.start, 4 * turn.start
-                    read = _columns(source, columns), source.stride, len(source), ids.skip(first)
-                    self.launcher.launch(copies.gather_plan(*read, count, size, self._staged.pointer))
-                    written = _columns(target, columns), target.stride, len(target), others.skip(first)
-                    self.launcher.launch(copies.scatter_plan(*written, count, size, self._staged.pointer))
+                    read = _entries_of(source, ids.skip(first), count, columns)
+                    self.launcher.launch(copies.gather_plan(read, size, self._staged.pointer))
+                    written = _entries_of(target, others.skip(first), count, columns)
+                    self.launcher.launch(copies.scatter_plan(written, size, self._staged.pointer))
 
     def pack_slots(self, layout: Layout, arena: Any, slots: Slots, lossy: bool) -> list[bytes]:
         """Reads n x slot bytes, writes what they take packed, and brings that to the host."""
@@ -201,8 +202,8 @@ class KernelBackend:
         with self._launches():
             for some, ids in self._batches(numbers, room):
                 count = some.stop - some.start
-                where = packing.Slots(_whole(arena), arena.stride, len(arena), ids, count, table)
-                plan = packing.pack_plan(cut, where, lossy, self._staged.pointer, stride, self._sizes.pointer)
+                entries, out = _entries_of(arena, ids, count), self._staged.pointer
+                plan = packing.pack_plan(cut, table, entries, lossy, out, stride, self._sizes.pointer)
                 self.launcher.launch(plan)
                 bodies = self._staged.download(count * stride).reshape(count, stride)
                 sizes = self._sizes.download(count).tolist()
@@ -239,8 +240,8 @@ class KernelBackend:
                 self._staged.write(bodies)
                 forms = np.array([one.lossy for one in found[some]], np.uint8)
                 ids, where, lossy = self._outbox.send(numbers[some].astype(np.int32), begins[:-1], forms)
-                place = packing.Slots(_whole(arena), arena.stride, len(arena), ids, len(forms), table)
-                self.launcher.launch(packing.expand_plan(cut, place, self._staged.pointer, where, lossy))
+                entries = _entries_of(arena, ids, len(forms))
+                self.launcher.launch(packing.expand_plan(cut, table, entries, self._staged.pointer, where, lossy))
 
     def check_arena(self, arena: Arena) -> None:
         """Whether these slots can be copied.
@@ -430,14 +431,14 @@ class KernelBackend:
             if pins is not None:
                 expected, refusals = pins.check.expected.skip(4 * turn.start), pins.check.refusals.skip(turn.start)
                 check = replace(pins.check, expected=expected, refusals=refusals)
-            where = _columns(arena, columns), arena.stride, len(arena), ids.skip(4 * turn.start)
-            self.launcher.launch(copies.gather_plan(*where, count, size, self._staged.pointer, check=check))
+            entries = _entries_of(arena, ids.skip(4 * turn.start), count, columns)
+            self.launcher.launch(copies.gather_plan(entries, size, self._staged.pointer, check))
             rows[turn, columns] = self._staged.download(count * size).reshape(count, size)
 
     def _clear(self, arena: RemoteBytes, numbers: npt.NDArray[np.int64]) -> None:
         for some, ids in self._batches(numbers, self._entries):
-            where = _whole(arena), arena.stride, len(arena), ids
-            self.launcher.launch(copies.scrub_plan(*where, some.stop - some.start, arena.item_bytes))
+            entries = _entries_of(arena, ids, some.stop - some.start)
+            self.launcher.launch(copies.scrub_plan(entries, arena.item_bytes))
 
     def _batches(self, numbers: npt.NDArray[np.int64], most: int) -> Iterator[tuple[slice, Pointer]]:
         """Slots in launches of at most ``most``: which they are, and their numbers in the launcher's memory."""
@@ -496,12 +497,8 @@ def _generations(slots: Slots, expected: npt.ArrayLike) -> npt.NDArray[np.int64]
     return generations.astype(np.int64)
 
 
-def _whole(arena: RemoteBytes) -> Pointer:
-    """Memory of all slots."""
-    return _columns(arena, slice(0, arena.item_bytes))
-
-
-def _columns(arena: RemoteBytes, columns: slice) -> Pointer:
-    """Memory of these bytes of all slots, from the first slot's on."""
+def _entries_of(arena: RemoteBytes, ids: Pointer, most: int, columns: slice | None = None) -> Entries:
+    """Some slots of an arena, and which of their bytes are meant: all by default."""
+    columns = slice(0, arena.item_bytes) if columns is None else columns
     extent = (len(arena) - 1) * arena.stride + columns.stop - columns.start if len(arena) else 0
-    return Pointer(arena.address + columns.start, extent)
+    return Entries(Pointer(arena.address + columns.start, extent), arena.stride, len(arena), ids, most)

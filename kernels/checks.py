@@ -16,25 +16,18 @@ import numpy.typing as npt
 from ..runtime.generated import Refusal
 from .arena_slots import slot_ids
 from .draft import Draft
+from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, in_use, require_entries
 from .launch import Argument, Kernel, LaunchPlan, Pointer
 from .reading import (
     CHECK,
     HEADERS,
-    IDS,
-    LIVE,
     MACHINE,
-    MOST,
-    SLOTS,
     Check,
     Side,
     answers,
-    check_values,
-    in_use,
     machine_of,
     refused_check,
     refused_versions,
-    require_check,
-    require_slots,
     touchable,
 )
 
@@ -179,31 +172,17 @@ def verified_prefix(
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 
-def page_checksum_plan(
-    arena: Pointer,
-    stride: int,
-    slots: int,
-    ids: Pointer,
-    most: int,
-    bytes: int,
-    sums: Pointer,
-    *,
-    live: Pointer | None = None,
-    check: Check[Pointer] | None = None,
-) -> LaunchPlan:
+def page_checksum_plan(entries: Entries, bytes: int, sums: Pointer, check: Check[Pointer] | None = None) -> LaunchPlan:
     """A block for each page; arguments as in ``PAGE_CHECKSUM``.
 
     Raises:
         LaunchRefused: bytes or strides that are no multiples of 16, or too little memory.
     """
-    draft = Draft(
-        PAGE_CHECKSUM, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, sums=sums,
-        **check_values(PAGE_CHECKSUM, check),
-    )  # fmt: skip
+    draft = entry_draft(PAGE_CHECKSUM, entries, check, bytes=bytes, sums=sums)
     draft.require_multiple(16, "bytes")
-    require_slots(draft, bytes)
-    require_check(draft, most)
-    draft.require_bytes(ids=4 * most, sums=8 * most)
+    require_entries(draft, draft.number("bytes"))
+    most = draft.number("most")
+    draft.require_bytes(sums=8 * most)
     return draft.plan((most, 1, 1))
 
 

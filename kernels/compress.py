@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from .call_refusal import CallRefusal
 from .draft import Draft, named
+from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, in_use
 from .floats import (
     canonical,
     difference,
@@ -36,7 +37,7 @@ from .floats import (
     to_bf16,
     total,
 )
-from .fp8 import Entries, require_least_peak, require_page, writable
+from .fp8 import require_least_peak, require_page, writable
 from .fp8_rows import (
     INDEX_LEAST_PEAK,
     V4_BYTES,
@@ -51,7 +52,7 @@ from .fp8_rows import (
     v4_views,
 )
 from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
-from .reading import CHECK, IDS, LIVE, MOST, ROW_HEADERS, SLOTS, Check, Memory, check_values, in_use
+from .reading import CHECK, ROW_HEADERS, Check, Memory
 
 Arrays = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -396,11 +397,14 @@ def compress_v4_plan(
     compressor: Compressor,
     windows: Windows[Pointer],
     entries: Entries,
+    page_rows: int,
+    rows: Pointer,
     check: Check[Pointer],
     least_peak: float = V4_LEAST_PEAK,
 ) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or entries are not of 512 with 64 turned."""
-    draft = _draft(COMPRESS_V4, compressor, windows, entries, check, least_peak=least_peak)
+    given: dict[str, Value] = {"page_rows": page_rows, "rows": rows, "least_peak": least_peak}
+    draft = _draft(COMPRESS_V4, compressor, windows, entries, check, **given)
     _require_exactly(draft, elements=V4_ELEMENTS, rope=V4_ELEMENTS - V4_CODES)
     _require_windows(draft, compressor, windows)
     require_page(draft, V4_BYTES)
@@ -411,13 +415,15 @@ def compress_index_key_plan(
     compressor: Compressor,
     windows: Windows[Pointer],
     entries: Entries,
+    page_rows: int,
+    rows: Pointer,
     check: Check[Pointer],
     least_peak: float = INDEX_LEAST_PEAK,
     power_of_two: bool = False,
 ) -> LaunchPlan:
     """A block for four entries. LaunchRefused: memory is too short, or keys are not of 128."""
-    given: dict[str, Value] = {"least_peak": least_peak, "power_of_two": power_of_two}
-    draft = _draft(COMPRESS_INDEX_KEY, compressor, windows, entries, check, **given)
+    given: dict[str, Value] = {"page_rows": page_rows, "rows": rows, "least_peak": least_peak}
+    draft = _draft(COMPRESS_INDEX_KEY, compressor, windows, entries, check, power_of_two=power_of_two, **given)
     _require_exactly(draft, elements=INDEX_ELEMENTS)
     _require_windows(draft, compressor, windows)
     require_page(draft, INDEX_ELEMENTS + 4)
@@ -433,8 +439,7 @@ def _draft(
     **given: Value,
 ) -> Draft:
     """Of entries that go into pages: as many as there are windows, and as many of them in use."""
-    values = named(entries) | named(windows) | named(compressor)
-    draft = Draft(kernel, **values, **given, **check_values(kernel, check))
+    draft = entry_draft(kernel, entries, check, **named(windows), **named(compressor), **given)
     if entries.most != windows.most:
         raise draft.refusal("most", f"pass as many places for entries, which are {entries.most}")
     if entries.live is not None and entries.live != windows.live:

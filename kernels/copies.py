@@ -30,21 +30,9 @@ import numpy.typing as npt
 
 from .arena_slots import fitting, slot_ids
 from .draft import Draft
+from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, in_use, require_entries, require_slots
 from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
-from .reading import (
-    CHECK,
-    HEADERS,
-    IDS,
-    LIVE,
-    MOST,
-    SLOTS,
-    Check,
-    check_values,
-    in_use,
-    require_check,
-    require_slots,
-    touchable,
-)
+from .reading import CHECK, HEADERS, Check, check_values, require_check, touchable
 
 Bytes = npt.NDArray[np.uint8]
 Slots = npt.NDArray[np.intp] | npt.NDArray[np.int32]
@@ -286,63 +274,23 @@ def _allowed(
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 
-def gather_plan(
-    arena: Pointer,
-    stride: int,
-    slots: int,
-    ids: Pointer,
-    most: int,
-    bytes: int,
-    out: Pointer,
-    *,
-    live: Pointer | None = None,
-    check: Pointers | None = None,
-) -> LaunchPlan:
+def gather_plan(entries: Entries, bytes: int, out: Pointer, check: Pointers | None = None) -> LaunchPlan:
     """A warp for each 8 KiB of each of ``most`` slots; arguments as in ``GATHER``.
 
     Raises:
         LaunchRefused: bytes or strides that are no multiples of 16, too little memory, or too many strips.
     """
-    return _slots_plan(
-        GATHER, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, out=out
-    )
+    return _slots_plan(GATHER, entries, check, bytes=bytes, out=out)
 
 
-def scatter_plan(
-    arena: Pointer,
-    stride: int,
-    slots: int,
-    ids: Pointer,
-    most: int,
-    bytes: int,
-    data: Pointer,
-    *,
-    live: Pointer | None = None,
-    check: Pointers | None = None,
-) -> LaunchPlan:
+def scatter_plan(entries: Entries, bytes: int, data: Pointer, check: Pointers | None = None) -> LaunchPlan:
     """As ``gather_plan``."""
-    return _slots_plan(
-        SCATTER, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes, data=data
-    )
+    return _slots_plan(SCATTER, entries, check, bytes=bytes, data=data)
 
 
-def scrub_plan(
-    arena: Pointer,
-    stride: int,
-    slots: int,
-    ids: Pointer,
-    most: int,
-    bytes: int,
-    pattern: int = 0,
-    *,
-    live: Pointer | None = None,
-    check: Pointers | None = None,
-) -> LaunchPlan:
+def scrub_plan(entries: Entries, bytes: int, pattern: int = 0, check: Pointers | None = None) -> LaunchPlan:
     """As ``gather_plan``."""
-    return _slots_plan(
-        SCRUB, check, arena=arena, stride=stride, slots=slots, ids=ids, live=live, most=most, bytes=bytes,
-        pattern=pattern,
-    )  # fmt: skip
+    return _slots_plan(SCRUB, entries, check, bytes=bytes, pattern=pattern)
 
 
 def window_gather_plan(
@@ -443,14 +391,13 @@ def indexer_gather_plan(
     return draft.plan(_grid(draft, -(-slot_rows // max(1, STRIP_BYTES // key_bytes))))
 
 
-def _slots_plan(kernel: Kernel, check: Pointers | None, **given: Value) -> LaunchPlan:
+def _slots_plan(kernel: Kernel, entries: Entries, check: Pointers | None, **given: Value) -> LaunchPlan:
     """Of a copy between slots and rows that lie one after the other."""
-    draft = Draft(kernel, **given, **check_values(kernel, check))
-    most, size = draft.number("most"), draft.number("bytes")
+    draft = entry_draft(kernel, entries, check, **given)
+    size = draft.number("bytes")
     draft.require_multiple(16, "bytes")
-    require_slots(draft, size)
-    require_check(draft, most)
-    draft.require_bytes(ids=4 * most, **{rows: most * size for rows in ("out", "data") if rows in draft})
+    require_entries(draft, size)
+    draft.require_bytes(**{rows: draft.number("most") * size for rows in ("out", "data") if rows in draft})
     return draft.plan(_grid(draft, -(-size // STRIP_BYTES)))
 
 

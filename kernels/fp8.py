@@ -5,14 +5,14 @@ What a row is stands in ``fp8_rows.py``. References and plans are of ``cuda/fp8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .call_refusal import CallRefusal
-from .draft import Draft, named
+from .draft import Draft
+from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, require_entries
 from .floats import from_bf16, to_bf16
 from .fp8_rows import (
     LEAST_PEAK,
@@ -32,20 +32,8 @@ from .fp8_rows import (
     v32_row,
     v32_view,
 )
-from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks
-from .reading import (
-    CHECK,
-    IDS,
-    LIVE,
-    MOST,
-    ROW_HEADERS,
-    SLOTS,
-    Check,
-    check_values,
-    require_check,
-    require_slots,
-    touchable,
-)
+from .launch import Argument, Kernel, LaunchPlan, Pointer, blocks
+from .reading import CHECK, ROW_HEADERS, Check, touchable
 
 Bytes = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.uint16]
@@ -269,93 +257,99 @@ def _touchable(
 # -- Plans -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The pages that a launch goes to, in a launcher's memory.
-
-    arena      uint8 [slots, stride], from the page of slot 0 on
-    stride     bytes from a slot to the next, a multiple of 16
-    slots      of the pool
-    page_rows  of a page
-    ids        int32 [most], slots
-    rows       uint32 [most]: gathers read the first so many rows, inserts write this one
-    most       entries there is room for
-    live       int64 [1], entries in use; None: all
-    """
-
-    arena: Pointer
-    stride: int
-    slots: int
-    page_rows: int
-    ids: Pointer
-    rows: Pointer
-    most: int
-    live: Pointer | None = None
+def gather_dequantise_v4_plan(
+    entries: Entries, page_rows: int, rows: Pointer, out: Pointer, check: Check[Pointer] | None = None
+) -> LaunchPlan:
+    """A block an entry; arguments as in ``GATHER_V4``. LaunchRefused: memory is too short."""
+    draft = entry_draft(GATHER_V4, entries, check, page_rows=page_rows, rows=rows, out=out)
+    return _gather(draft, V4_BYTES, V4_ELEMENTS)
 
 
-def gather_dequantise_v4_plan(entries: Entries, out: Pointer, check: Check[Pointer] | None = None) -> LaunchPlan:
-    """A block an entry. LaunchRefused: memory is too short."""
-    return _gather(_draft(GATHER_V4, entries, check, out=out), V4_BYTES, V4_ELEMENTS)
-
-
-def gather_dequantise_v32_plan(entries: Entries, out: Pointer, check: Check[Pointer] | None = None) -> LaunchPlan:
-    """A block an entry. LaunchRefused: memory is too short."""
-    return _gather(_draft(GATHER_V32, entries, check, out=out), V32_BYTES, V32_ELEMENTS)
+def gather_dequantise_v32_plan(
+    entries: Entries, page_rows: int, rows: Pointer, out: Pointer, check: Check[Pointer] | None = None
+) -> LaunchPlan:
+    """A block an entry; arguments as in ``GATHER_V32``. LaunchRefused: memory is too short."""
+    draft = entry_draft(GATHER_V32, entries, check, page_rows=page_rows, rows=rows, out=out)
+    return _gather(draft, V32_BYTES, V32_ELEMENTS)
 
 
 def gather_dequantise_rows_plan(
-    entries: Entries, width: int, out: Pointer, check: Check[Pointer] | None = None
+    entries: Entries, page_rows: int, width: int, rows: Pointer, out: Pointer, check: Check[Pointer] | None = None
 ) -> LaunchPlan:
-    """A block an entry. LaunchRefused: memory is too short, or a width that no warp takes."""
-    draft = _draft(GATHER_ROWS, entries, check, width=width, out=out)
+    """A block an entry; arguments as in ``GATHER_ROWS``.
+
+    Raises:
+        LaunchRefused: memory is too short, or a width that no warp takes.
+    """
+    draft = entry_draft(GATHER_ROWS, entries, check, page_rows=page_rows, width=width, rows=rows, out=out)
     _require_width(draft)
     return _gather(draft, width + 4, width)
 
 
 def quantise_insert_v4_plan(
-    entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = V4_LEAST_PEAK
+    entries: Entries,
+    page_rows: int,
+    rows: Pointer,
+    values: Pointer,
+    check: Check[Pointer] | None = None,
+    least_peak: float = V4_LEAST_PEAK,
 ) -> LaunchPlan:
-    """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
-    draft = _draft(INSERT_V4, entries, check, values=values, least_peak=least_peak)
+    """A block for 32 rows; arguments as in ``INSERT_V4``.
+
+    Raises:
+        LaunchRefused: memory is too short, or a peak so small that scales would be flushed.
+    """
+    draft = entry_draft(
+        INSERT_V4, entries, check, page_rows=page_rows, rows=rows, values=values, least_peak=least_peak
+    )  # fmt: skip
     return _insert(draft, V4_BYTES, V4_ELEMENTS)
 
 
 def quantise_insert_v32_plan(
-    entries: Entries, values: Pointer, check: Check[Pointer] | None = None, least_peak: float = LEAST_PEAK
+    entries: Entries,
+    page_rows: int,
+    rows: Pointer,
+    values: Pointer,
+    check: Check[Pointer] | None = None,
+    least_peak: float = LEAST_PEAK,
 ) -> LaunchPlan:
-    """A block for 32 rows. LaunchRefused: memory is too short, or a peak so small that scales would be flushed."""
-    draft = _draft(INSERT_V32, entries, check, values=values, least_peak=least_peak)
+    """As ``quantise_insert_v4_plan``, of ``INSERT_V32``."""
+    draft = entry_draft(
+        INSERT_V32, entries, check, page_rows=page_rows, rows=rows, values=values, least_peak=least_peak
+    )  # fmt: skip
     return _insert(draft, V32_BYTES, V32_ELEMENTS)
 
 
 def quantise_insert_rows_plan(
     entries: Entries,
+    page_rows: int,
     width: int,
+    rows: Pointer,
     values: Pointer,
     check: Check[Pointer] | None = None,
     least_peak: float = LEAST_PEAK,
     power_of_two: bool = False,
 ) -> LaunchPlan:
-    """A block for 32 rows. LaunchRefused: as for the others, or a width that no warp takes."""
-    draft = _draft(
-        INSERT_ROWS, entries, check, width=width, values=values, least_peak=least_peak, power_of_two=power_of_two
-    )
+    """As ``quantise_insert_v4_plan``, of ``INSERT_ROWS``. LaunchRefused, too: a width that no warp takes."""
+    draft = entry_draft(
+        INSERT_ROWS, entries, check, page_rows=page_rows, width=width, rows=rows, values=values, least_peak=least_peak,
+        power_of_two=power_of_two,
+    )  # fmt: skip
     _require_width(draft)
     return _insert(draft, width + 4, width)
 
 
 def require_page(draft: Draft, row_bytes: int) -> None:
-    """Refuse pages that don't fit their slots, or memory too short for ``Entries`` and their check.
+    """Refuse pages that don't fit their slots, or memory too short for entries, their rows and their check.
 
     Raises:
         LaunchRefused: so it is.
     """
-    most = draft.number("most")
-    if draft.number("page_rows") > PAGE_ROWS_MAX:
+    page_rows = draft.number("page_rows")
+    if page_rows > PAGE_ROWS_MAX:
         raise draft.refusal("page_rows", f"pass at most {PAGE_ROWS_MAX}")
-    require_slots(draft, row_bytes * draft.number("page_rows"))
-    require_check(draft, most)
-    draft.require_bytes(ids=4 * most, rows=4 * most)
+    require_entries(draft, row_bytes * page_rows)
+    draft.require_bytes(rows=4 * draft.number("most"))
 
 
 def require_least_peak(draft: Draft) -> None:
@@ -365,10 +359,6 @@ def require_least_peak(draft: Draft) -> None:
         LaunchRefused: so it is.
     """
     draft.require_finite(LEAST_PEAK, "least_peak")
-
-
-def _draft(kernel: Kernel, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:
-    return Draft(kernel, **named(entries), **given, **check_values(kernel, check))
 
 
 def _require_width(draft: Draft) -> None:

@@ -2,8 +2,7 @@
 
     held = backend.held(fill, "compressed_kv", rows)             # of a fill to write to, or of a lease to read
     pages = backend.pages("compressed_kv", layer, "data", "scale")
-    places = Entries(*pages, rows, held.ids.pointer, held.rows.pointer, held.most)
-    launcher.launch(quantise_insert_v4_plan(places, values, held.check))
+    launcher.launch(quantise_insert_v4_plan(held.entries(pages), rows, held.rows.pointer, values, held.check))
 
 What is here knows of slots only; which bytes an entry has is for the plans.
 """
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime.arena import Arena
+from .entries import Entries
 from .launch import Buffer, Launcher, Pointer
 from .reading import Check, Side
 
@@ -60,7 +60,7 @@ class Pages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Entries of all slots of a kind that somebody holds, in a launcher's memory: so many a slot, slot by slot.
+    """All slots of a kind that somebody holds, in a launcher's memory: so many entries a slot, slot by slot.
 
     To be kept until what was launched with it has ended.
 
@@ -96,3 +96,7 @@ class Held:
         rows = np.tile(np.arange(each, dtype=np.uint32), len(slots))
         made = upload(ids), upload(rows), upload(expected.astype(np.uint32)), upload(np.zeros(most, np.uint8))
         return cls(most, *made, Check(kind, words, made[2].pointer, made[3].pointer, side))
+
+    def entries(self, pages: Pages) -> Entries:
+        """The entries in these pages, for the plans of launches."""
+        return Entries(*pages, self.ids.pointer, self.most)

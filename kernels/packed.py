@@ -5,29 +5,16 @@ References and plans are of ``cuda/packed.cu``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .draft import Draft, named
-from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, blocks, shown
+from .draft import Draft
+from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, in_use, require_entries
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, shown
 from .packed_form import ALIGNMENT, Cut, body_of, expand_body
-from .reading import (
-    CHECK,
-    IDS,
-    LIVE,
-    MOST,
-    ROW_HEADERS,
-    SLOTS,
-    Check,
-    check_values,
-    in_use,
-    require_check,
-    require_slots,
-    touchable,
-)
+from .reading import CHECK, ROW_HEADERS, Check, touchable
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = npt.NDArray[Any]
@@ -141,79 +128,64 @@ EXPAND = Kernel(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """The slots that a launch goes to, in a launcher's memory.
-
-    arena   uint8 [slots, stride]
-    stride  bytes from a slot to the next, a multiple of 16
-    slots   of the pool
-    ids     int32 [most], no slot twice when they are written
-    most    entries there is room for
-    blocks  uint32 [blocks, 4], the table of their cut
-    live    int64 [1], entries in use; None: all
-    """
-
-    arena: Pointer
-    stride: int
-    slots: int
-    ids: Pointer
-    most: int
-    blocks: Pointer
-    live: Pointer | None = None
-
-
 def pack_plan(
     cut: Cut,
-    slots: Slots,
+    blocks: Pointer,
+    entries: Entries,
     lossy: bool,
     out: Pointer,
     out_stride: int,
     sizes: Pointer,
     check: Check[Pointer] | None = None,
 ) -> LaunchPlan:
-    """A block an entry. LaunchRefused: memory is too short, or bodies don't begin at multiples of 32."""
-    _require_records(PACK, cut, slots)
-    given: dict[str, Value] = {"forms_bytes": cut.forms_bytes, "out_stride": out_stride}
-    draft = _draft(PACK, cut, slots, check, lossy=lossy, out=out, sizes=sizes, **given)
+    """A block of threads an entry; arguments as in ``PACK``, ``blocks`` are those of the cut.
+
+    Raises:
+        LaunchRefused: memory is too short, or bodies don't begin at multiples of 32.
+    """
+    _require_cut(PACK, cut)
+    draft = _draft(
+        PACK, cut, entries, check, blocks=blocks, forms_bytes=cut.forms_bytes, lossy=lossy, out=out,
+        out_stride=out_stride, sizes=sizes,
+    )  # fmt: skip
     draft.require_multiple(ALIGNMENT, "out_stride")
     draft.require_least(cut.body_most, "out_stride")
-    draft.require_bytes(
-        out=(slots.most - 1) * out_stride + cut.body_most if slots.most else 0, sizes=4 * slots.most
-    )  # fmt: skip
-    return draft.plan(blocks(slots.most, 1))
+    most = entries.most
+    draft.require_bytes(out=(most - 1) * out_stride + cut.body_most if most else 0, sizes=4 * most)
+    return draft.plan((most, 1, 1))
 
 
 def expand_plan(
     cut: Cut,
-    slots: Slots,
+    blocks: Pointer,
+    entries: Entries,
     packed: Pointer,
     begins: Pointer,
     lossy: Pointer,
     check: Check[Pointer] | None = None,
 ) -> LaunchPlan:
-    """A block for every 32 blocks of an entry. LaunchRefused: memory is too short.
+    """A block of threads for every 32 blocks of an entry, no slot twice; arguments as in ``EXPAND``.
 
     The bodies are those of ``unwrapped``: nothing in the launch checks them again.
+
+    Raises:
+        LaunchRefused: memory is too short.
     """
-    _require_records(EXPAND, cut, slots)
-    draft = _draft(EXPAND, cut, slots, check, packed=packed, begins=begins, lossy=lossy)
-    draft.require_bytes(begins=8 * slots.most, lossy=slots.most)
-    return draft.plan(blocks(slots.most * -(-cut.count // BLOCKS_AT_ONCE), 1))
+    _require_cut(EXPAND, cut)
+    draft = _draft(EXPAND, cut, entries, check, blocks=blocks, packed=packed, begins=begins, lossy=lossy)
+    draft.require_bytes(begins=8 * entries.most, lossy=entries.most)
+    return draft.plan((entries.most * -(-cut.count // BLOCKS_AT_ONCE), 1, 1))
 
 
-def _require_records(kernel: Kernel, cut: Cut, slots: Slots) -> None:
-    """Refuse what is passed as one of them, and is none."""
+def _require_cut(kernel: Kernel, cut: Cut) -> None:
+    """Refuse what is passed as one, and is none."""
     if not isinstance(cut, Cut):
         raise kernel.refusal("block_count", f"comes from a cut, not from {shown(cut)}; fix: pass a Cut")
-    if not isinstance(slots, Slots):
-        raise kernel.refusal("arena", f"comes from slots, not from {shown(slots)}; fix: pass Slots")
 
 
-def _draft(kernel: Kernel, cut: Cut, slots: Slots, check: Check[Pointer] | None, **given: Value) -> Draft:
+def _draft(kernel: Kernel, cut: Cut, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:
     """Of slots of that cut."""
-    draft = Draft(kernel, **named(slots), block_count=cut.count, **given, **check_values(kernel, check))
-    require_slots(draft, cut.end)
-    require_check(draft, slots.most)
-    draft.require_bytes(ids=4 * slots.most, blocks=16 * cut.count)
+    draft = entry_draft(kernel, entries, check, block_count=cut.count, **given)
+    require_entries(draft, cut.end)
+    draft.require_bytes(blocks=16 * cut.count)
     return draft

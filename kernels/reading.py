@@ -60,15 +60,6 @@ class Check(Generic[Memory]):
     versions: Memory | None = None
 
 
-SLOTS = (
-    Argument("stride", "u64", "bytes from one slot to the next, a multiple of 16"),
-    Argument("slots", "u32", "of the pool"),
-)
-"""What follows an arena, in every kernel that has one; see ``require_slots``."""
-
-IDS = Argument("ids", "const i32*", "int32 [most], slots")
-LIVE = Argument("live", "const i64*", "int64 [1], entries in use; None: all of most", nullable=True, bytes_min=8)
-MOST = Argument("most", "u32", "entries there is room for")
 MACHINE = Argument("machine", "u32", "kv_events::Machine of the slots")
 
 CHECK = (
@@ -140,24 +131,6 @@ def require_check(draft: Draft, entries: int) -> None:
     draft.require_bytes(words=8 * draft.number("slots"), expected=4 * entries, refusals=entries)
     if "versions" in draft:
         draft.require_bytes(versions=4 * entries)
-
-
-def require_slots(draft: Draft, extent: int, arena: str = "arena") -> None:
-    """Refuse slots that overlap or lie off 16 bytes, and an arena that ends before its last slot does.
-
-    Args:
-        draft: of a kernel that takes ``SLOTS``.
-        extent: bytes of a slot, from the arena's first byte on, that the kernel may touch.
-        arena: argument that points to slot 0.
-
-    Raises:
-        LaunchRefused: so it is.
-    """
-    stride, slots = draft.number("stride"), draft.number("slots")
-    draft.require_multiple(16, "stride")
-    if slots > 1 and stride < extent:
-        raise draft.refusal("stride", f"{extent} bytes of a slot need a stride of at least {extent}")
-    draft.require_bytes(**{arena: (slots - 1) * stride + extent if slots else 0})
 
 
 def touchable(
@@ -243,11 +216,6 @@ def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entr
     moved = field("generation") != check.expected[entries].astype(np.int64)
     found: Codes = np.where(moved, np.uint8(Refusal.STALE), codes).astype(np.uint8)
     return found
-
-
-def in_use(live: int | None, most: int) -> int:
-    """How many of ``most`` entries a launch looks at that finds ``live`` in device memory; None is all."""
-    return most if live is None else min(max(live, 0), most)
 
 
 @cache

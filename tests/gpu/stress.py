@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.copies import gather_plan
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
 from kvfsm.kernels.reading import Check
 from kvfsm.kernels.words import (
@@ -101,7 +102,7 @@ class Stress:
         check = Check(KIND, self.words.pointer, expected, refusals)
         out = self._row(self.out, turn)
         plans.append(
-            gather_plan(self.arena.pointer, self.size, self.slots, ids, n, self.size, out, check=check)
+            gather_plan(Entries(self.arena.pointer, self.size, self.slots, ids, n), self.size, out, check=check)
         )  # fmt: skip
         if pinned:
             plans.append(unpin_plan(count=self._count.pointer, **shared))

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from kvfsm.kernels.checks import page_checksum_plan, verified_prefix_plan
 from kvfsm.kernels.compress import ROWS, Compressor, Windows, compress_index_key_plan, compress_plan, compress_v4_plan
 from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, scatter_plan, scrub_plan, window_gather_plan
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.fp8 import (
-    Entries,
     gather_dequantise_rows_plan,
     gather_dequantise_v4_plan,
     gather_dequantise_v32_plan,
@@ -36,7 +36,7 @@ from kvfsm.kernels.fp8_rows import (
     V32_ELEMENTS,
 )
 from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
-from kvfsm.kernels.packed import Slots, expand_plan, pack_plan
+from kvfsm.kernels.packed import expand_plan, pack_plan
 from kvfsm.kernels.packed_form import Cut, cut
 from kvfsm.kernels.reading import Check, Side, answers
 from kvfsm.kernels.topology_check import Ring, Rows, check_topology_plan
@@ -169,7 +169,7 @@ def _gather(sized: Sized) -> Workload:
     check, given, refusals = sized.check("compressed_kv", 2 * pages, ids)
     out = sized.buffer(np.zeros((pages, V4_PAGE), np.uint8))
     plan = gather_plan(
-        sized.up(arena), V4_PAGE, 2 * pages, sized.up(ids), pages, V4_PAGE, out.pointer, check=check
+        Entries(sized.up(arena), V4_PAGE, 2 * pages, sized.up(ids), pages), V4_PAGE, out.pointer, check=check
     )  # fmt: skip
     given |= {"arena": arena, "ids": ids.astype(np.int64)}
     return Workload("gather", (plan,), 2 * pages * V4_PAGE, given, {"out": out, "refusals": refusals}, sized.kept)
@@ -181,7 +181,7 @@ def _scatter(sized: Sized) -> Workload:
     check, given, refusals = sized.check("compressed_kv", 2 * pages, ids, Side.WRITER)
     memory = sized.buffer(arena)
     plan = scatter_plan(
-        memory.pointer, V4_PAGE, 2 * pages, sized.up(ids), pages, V4_PAGE, sized.up(data), check=check
+        Entries(memory.pointer, V4_PAGE, 2 * pages, sized.up(ids), pages), V4_PAGE, sized.up(data), check=check
     )  # fmt: skip
     given |= {"arena": arena, "ids": ids.astype(np.int64), "data": data}
     results = {"arena": memory, "refusals": refusals}
@@ -192,7 +192,7 @@ def _scrub(sized: Sized) -> Workload:
     pages = sized.less(64 * MIB // V4_PAGE)
     arena, ids = sized.slots(2 * pages, V4_PAGE), sized.half(pages)
     memory = sized.buffer(arena)
-    plan = scrub_plan(memory.pointer, V4_PAGE, 2 * pages, sized.up(ids), pages, V4_PAGE)
+    plan = scrub_plan(Entries(memory.pointer, V4_PAGE, 2 * pages, sized.up(ids), pages), V4_PAGE)
     given = {"arena": arena, "ids": ids.astype(np.int64)}
     return Workload("scrub", (plan,), pages * V4_PAGE, given, {"arena": memory}, sized.kept)
 
@@ -237,7 +237,7 @@ def _checksum(sized: Sized) -> Workload:
     check, given, refusals = sized.check("compressed_kv", 2 * pages, ids)
     sums = sized.buffer(np.zeros(pages, np.uint64))
     plan = page_checksum_plan(
-        sized.up(arena), V4_PAGE, 2 * pages, sized.up(ids), pages, V4_PAGE, sums.pointer, check=check
+        Entries(sized.up(arena), V4_PAGE, 2 * pages, sized.up(ids), pages), V4_PAGE, sums.pointer, check=check
     )  # fmt: skip
     given |= {"arena": arena, "ids": ids.astype(np.int64)}
     results = {"sums": sums, "refusals": refusals}
@@ -418,13 +418,27 @@ def _halves(sized: Sized, *shape: int) -> npt.NDArray[np.uint16]:
     return (sized.floats(*shape).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _whole_pages(sized: Sized, arena: Array, kind: str) -> tuple[Entries, Check[Pointer], dict[str, Any], Buffer]:
-    """All rows of some pages in any order."""
+@dataclass(frozen=True, slots=True)
+class Read:
+    """All 64 rows of some pages in any order."""
+
+    entries: Entries
+    rows: Pointer
+    check: Check[Pointer]
+    given: dict[str, Any]
+    refusals: Buffer
+
+    @property
+    def count(self) -> int:
+        return 64 * self.entries.most
+
+
+def _whole_pages(sized: Sized, arena: Array, kind: str) -> Read:
     pages = len(arena) - 1
     ids, rows = sized.rng.permutation(pages).astype(np.int32), np.full(pages, 64, np.uint32)
     check, given, refusals = sized.check(kind, pages, ids)
-    entries = Entries(sized.up(arena), arena.shape[1], pages, 64, sized.up(ids), sized.up(rows), pages)
-    return entries, check, given | {"arena": arena, "ids": ids.astype(np.int64)}, refusals
+    entries = Entries(sized.up(arena), arena.shape[1], pages, sized.up(ids), pages)
+    return Read(entries, sized.up(rows), check, given | {"arena": arena, "ids": ids.astype(np.int64)}, refusals)
 
 
 def _dequantise(sized: Sized) -> Workload:
@@ -434,11 +448,11 @@ def _dequantise(sized: Sized) -> Workload:
     data[..., V4_CODES:] = _halves(sized, len(arena), 64, V4_ELEMENTS - V4_CODES).view(np.uint8)
     scales[...] = sized.rng.integers(110, 130, size=scales.shape)
     arena[-1] = 0
-    entries, check, given, refusals = _whole_pages(sized, arena, "compressed_kv")
-    out = sized.buffer(np.zeros((entries.most, 64, V4_ELEMENTS), np.uint16))
-    plan, rows = gather_dequantise_v4_plan(entries, out.pointer, check), 64 * entries.most
-    results = {"out": out, "refusals": refusals}
-    return Workload("gather_dequantise_v4", (plan,), rows * (584 + 1024), given, results, sized.kept)
+    read = _whole_pages(sized, arena, "compressed_kv")
+    out = sized.buffer(np.zeros((read.entries.most, 64, V4_ELEMENTS), np.uint16))
+    plan = gather_dequantise_v4_plan(read.entries, 64, read.rows, out.pointer, read.check)
+    moved, results = read.count * (584 + 1024), {"out": out, "refusals": read.refusals}
+    return Workload("gather_dequantise_v4", (plan,), moved, read.given, results, sized.kept)
 
 
 def _dequantise_v32(sized: Sized) -> Workload:
@@ -448,11 +462,11 @@ def _dequantise_v32(sized: Sized) -> Workload:
     data[..., V32_CODES : V32_CODES + 16] = np.exp(sized.floats(len(arena), 64, 4)).view(np.uint8)
     data[..., V32_CODES + 16 :] = _halves(sized, len(arena), 64, V32_ELEMENTS - V32_CODES).view(np.uint8)
     arena[-1] = 0
-    entries, check, given, refusals = _whole_pages(sized, arena, "compressed_kv")
-    out = sized.buffer(np.zeros((entries.most, 64, V32_ELEMENTS), np.uint16))
-    plan, rows = gather_dequantise_v32_plan(entries, out.pointer, check), 64 * entries.most
-    results = {"out": out, "refusals": refusals}
-    return Workload("gather_dequantise_v32", (plan,), rows * (656 + 1152), given, results, sized.kept)
+    read = _whole_pages(sized, arena, "compressed_kv")
+    out = sized.buffer(np.zeros((read.entries.most, 64, V32_ELEMENTS), np.uint16))
+    plan = gather_dequantise_v32_plan(read.entries, 64, read.rows, out.pointer, read.check)
+    moved, results = read.count * (656 + 1152), {"out": out, "refusals": read.refusals}
+    return Workload("gather_dequantise_v32", (plan,), moved, read.given, results, sized.kept)
 
 
 def _dequantise_rows(sized: Sized) -> Workload:
@@ -461,12 +475,12 @@ def _dequantise_rows(sized: Sized) -> Workload:
     _finite(data)
     scales[...] = np.exp(sized.floats(len(arena), 64, 1)).view(np.uint8)
     arena[-1] = 0
-    entries, check, given, refusals = _whole_pages(sized, arena, "indexer_state")
-    out = sized.buffer(np.zeros((entries.most, 64, 128), np.uint16))
-    check = replace(check, versions=None)  # the plan takes none
-    plan, rows = gather_dequantise_rows_plan(entries, 128, out.pointer, check), 64 * entries.most
-    given["versions"], results = None, {"out": out, "refusals": refusals}
-    return Workload("gather_dequantise_rows", (plan,), rows * (132 + 256), given, results, sized.kept)
+    read = _whole_pages(sized, arena, "indexer_state")
+    out = sized.buffer(np.zeros((read.entries.most, 64, 128), np.uint16))
+    check = replace(read.check, versions=None)  # the plan takes none
+    plan = gather_dequantise_rows_plan(read.entries, 64, 128, read.rows, out.pointer, check)
+    given, results = read.given | {"versions": None}, {"out": out, "refusals": read.refusals}
+    return Workload("gather_dequantise_rows", (plan,), read.count * (132 + 256), given, results, sized.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +489,7 @@ class Written:
 
     tokens: int
     entries: Entries
+    rows: Pointer
     check: Check[Pointer]
     given: dict[str, Any]
     results: dict[str, Buffer]
@@ -487,15 +502,15 @@ def _tokens(sized: Sized, page: int) -> Written:
     arena = sized.slots(pages, page)
     check, given, refusals = sized.check("compressed_kv", pages, ids, Side.WRITER)
     memory = sized.buffer(arena)
-    entries = Entries(memory.pointer, page, pages, 64, sized.up(ids), sized.up(rows), tokens)
+    entries = Entries(memory.pointer, page, pages, sized.up(ids), tokens)
     given |= {"arena": arena, "ids": ids.astype(np.int64), "rows": rows.astype(np.int64)}
-    return Written(tokens, entries, check, given, {"arena": memory, "refusals": refusals})
+    return Written(tokens, entries, sized.up(rows), check, given, {"arena": memory, "refusals": refusals})
 
 
 def _quantise(sized: Sized) -> Workload:
     made = _tokens(sized, V4_PAGE)
     values = _halves(sized, made.tokens, V4_ELEMENTS)
-    plan = quantise_insert_v4_plan(made.entries, sized.up(values), made.check)
+    plan = quantise_insert_v4_plan(made.entries, 64, made.rows, sized.up(values), made.check)
     given, moved = made.given | {"values": values}, made.tokens * (584 + 1024)
     return Workload("quantise_insert_v4", (plan,), moved, given, made.results, sized.kept)
 
@@ -503,7 +518,7 @@ def _quantise(sized: Sized) -> Workload:
 def _quantise_v32(sized: Sized) -> Workload:
     made = _tokens(sized, V32_PAGE)
     values = _halves(sized, made.tokens, V32_ELEMENTS)
-    plan = quantise_insert_v32_plan(made.entries, sized.up(values), made.check)
+    plan = quantise_insert_v32_plan(made.entries, 64, made.rows, sized.up(values), made.check)
     given, moved = made.given | {"values": values}, made.tokens * (656 + 1152)
     return Workload("quantise_insert_v32", (plan,), moved, given, made.results, sized.kept)
 
@@ -511,7 +526,7 @@ def _quantise_v32(sized: Sized) -> Workload:
 def _quantise_rows(sized: Sized) -> Workload:
     made = _tokens(sized, INDEX_PAGE)
     values = _halves(sized, made.tokens, 128)
-    plan = quantise_insert_rows_plan(made.entries, 128, sized.up(values), made.check)
+    plan = quantise_insert_rows_plan(made.entries, 64, 128, made.rows, sized.up(values), made.check)
     given, moved = made.given | {"values": values}, made.tokens * (132 + 256)
     return Workload("quantise_insert_rows", (plan,), moved, given, made.results, sized.kept)
 
@@ -552,7 +567,7 @@ def _compress_v4(sized: Sized) -> Workload:
     layer = Compressor(512, 4, True, 64, 1e-6, rows_folded=True)
     made = _tokens(sized, V4_PAGE)
     windows, given = _windows(sized, layer, made.tokens)
-    plan = compress_v4_plan(layer, windows, made.entries, made.check)
+    plan = compress_v4_plan(layer, windows, made.entries, 64, made.rows, made.check)
     moved = made.tokens * (layer.bytes_read + 584)
     return Workload("compress_v4", (plan,), moved, made.given | {"windows": given}, made.results, sized.kept)
 
@@ -561,7 +576,7 @@ def _compress_keys(sized: Sized) -> Workload:
     layer = Compressor(128, 4, True, 64, 1e-6, rows_folded=True)
     made = _tokens(sized, INDEX_PAGE)
     windows, given = _windows(sized, layer, made.tokens)
-    plan = compress_index_key_plan(layer, windows, made.entries, made.check)
+    plan = compress_index_key_plan(layer, windows, made.entries, 64, made.rows, made.check)
     moved = made.tokens * (layer.bytes_read + 132)
     return Workload("compress_index_key", (plan,), moved, made.given | {"windows": given}, made.results, sized.kept)
 
@@ -575,7 +590,8 @@ class Packing:
 
     cut: Cut
     data: npt.NDArray[np.uint8]
-    slots: Slots
+    table: Pointer
+    entries: Entries
     memory: Buffer
     plan: LaunchPlan
     out: Buffer
@@ -589,9 +605,9 @@ def _packing(sized: Sized) -> Packing:
     stride = -(-found.body_most // 32) * 32
     data = sized.rng.integers(64, 192, size=(count, layout.slot_bytes), dtype=np.uint8)
     ids, memory = sized.up(np.arange(count, dtype=np.int32)), sized.buffer(data)
-    slots = Slots(memory.pointer, layout.slot_bytes, count, ids, count, sized.up(found.table))
+    table, entries = sized.up(found.table), Entries(memory.pointer, layout.slot_bytes, count, ids, count)
     out, sizes = sized.buffer(np.zeros((count, stride), np.uint8)), sized.buffer(np.zeros(count, np.uint32))
-    plan = pack_plan(found, slots, False, out.pointer, stride, sizes.pointer)
+    plan = pack_plan(found, table, entries, False, out.pointer, stride, sizes.pointer)
     sized.launcher.launch(plan)
     groups = [
         {
@@ -603,7 +619,7 @@ def _packing(sized: Sized) -> Packing:
         for group in found.groups
     ]  # fmt: skip
     given = {"groups": groups, "count": found.count, "forms_bytes": found.forms_bytes}
-    return Packing(found, data, slots, memory, plan, out, sizes, given)
+    return Packing(found, data, table, entries, memory, plan, out, sizes, given)
 
 
 def _pack(sized: Sized) -> Workload:
@@ -621,9 +637,8 @@ def _expand(sized: Sized) -> Workload:
     begins = np.arange(len(bodies), dtype=np.uint64) * bodies.shape[1]
     blank = np.zeros_like(made.data)
     made.memory.write(blank)
-    plan = expand_plan(
-        made.cut, made.slots, made.out.pointer, sized.up(begins), sized.up(np.zeros(len(bodies), np.uint8))
-    )  # fmt: skip
+    lossy = sized.up(np.zeros(len(bodies), np.uint8))
+    plan = expand_plan(made.cut, made.table, made.entries, made.out.pointer, sized.up(begins), lossy)
     given, moved = made.given | {"slots": blank, "bodies": bodies}, len(bodies) * made.cut.end
     moved += int(made.sizes.download().sum())
     return Workload("expand", (plan,), moved, given, {"slots": made.memory}, sized.kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from kvfsm.kernels.checks import (
     page_checksum_plan,
     verified_prefix_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.kernels.source import source_of
@@ -43,23 +45,23 @@ def pointer(size: int, address: int = 4096) -> Pointer:
     ("changed", "said"),
     [
         ({"arena": pointer(4096, 4104)}, r"argument 0 'arena' .* must be a multiple of 16"),
-        ({"bytes": 100}, "'bytes' .* is 100; fix: use a multiple of 16"),
+        ({"size": 100}, "'bytes' .* is 100; fix: use a multiple of 16"),
         ({"stride": 1000}, "'stride' .* is 1000; fix: use a multiple of 16"),
         ({"stride": 512}, "'stride' .* is 512; fix: 1024 bytes of a slot need a stride of at least 1024"),
         ({"ids": pointer(8)}, "'ids' .* the plan needs 12 bytes there"),
-        ({"sums": pointer(16)}, "'sums' .* the plan needs 24 bytes there"),
+        ({"sums": 16}, "'sums' .* the plan needs 24 bytes there"),
         ({"live": pointer(4)}, "'live' .* the plan needs 8 bytes there"),
     ],
 )
 def test_a_bad_checksum_is_refused_with_its_fix(changed: dict[str, Any], said: str) -> None:
-    sound: dict[str, Any] = {
-        "arena": pointer(4096), "stride": 1024, "slots": 4, "ids": pointer(12), "most": 3, "bytes": 1024,
-        "sums": pointer(24),
-    }  # fmt: skip
-    assert page_checksum_plan(**sound).grid == (3, 1, 1)
-    assert page_checksum_plan(**sound | {"most": 0}).is_empty
+    def planned(size: int = 1024, sums: int = 24, **changed: Any) -> LaunchPlan:
+        entries = Entries(pointer(4096), 1024, 4, pointer(12), 3)
+        return page_checksum_plan(replace(entries, **changed), size, pointer(sums))
+
+    assert planned().grid == (3, 1, 1)
+    assert planned(most=0).is_empty
     with pytest.raises(LaunchRefused, match=said):
-        page_checksum_plan(**sound | changed)
+        planned(**changed)
 
 
 def prefix_check(**changed: Any) -> Check[Pointer]:
@@ -136,7 +138,7 @@ def a_checksum(up: Uploaded, pages: int = 4, size: int = 37440) -> LaunchPlan:
     arena, ids = random_bytes(RNG, pages, size), np.arange(pages, dtype=np.int32)
     check = up.check(sound_check("compressed_kv", pages, pages))
     return page_checksum_plan(
-        up(arena), size, pages, up(ids), pages, size, up(np.zeros(pages, np.uint64)), check=check
+        Entries(up(arena), size, pages, up(ids), pages), size, up(np.zeros(pages, np.uint64)), check=check
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from kvfsm.kernels.checks import (
     verified_prefix,
     verified_prefix_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Launcher
 
 from .pools import PINNED, Uploaded, check_of, copied, random_bytes, some_slots, sound_check, with_strangers
@@ -27,7 +28,7 @@ PAGES = (16, 256 * 16, 256 * 16 * 4, 256 * 16 * 5 + 16, 37440)
 def test_page_checksum(launcher: Launcher, rng: np.random.Generator, size: int, entries: int) -> None:
     arena, up, ids = random_bytes(rng, 3, size + 32), Uploaded(launcher), some_slots(rng, 3, entries)
     sums = np.zeros(entries, np.uint64)
-    launcher.launch(page_checksum_plan(up(arena), size + 32, 3, up(ids), entries, size, up(sums)))
+    launcher.launch(page_checksum_plan(Entries(up(arena), size + 32, 3, up(ids), entries), size, up(sums)))
     np.testing.assert_array_equal(up.now(sums), checksum(arena[ids, :size]))
 
 
@@ -38,7 +39,7 @@ def test_page_checksum_of_pages_that_are_all_alike(launcher: Launcher, fill: int
         keys = np.arange(256, dtype=np.uint32)[:, None] * KEYS + FROM
         page = (0 - keys).astype("<u4").view(np.uint8).reshape(1, 4096)
     up, sums = Uploaded(launcher), np.zeros(1, np.uint64)
-    launcher.launch(page_checksum_plan(up(page), 4096, 1, up(np.zeros(1, np.int32)), 1, 4096, up(sums)))
+    launcher.launch(page_checksum_plan(Entries(up(page), 4096, 1, up(np.zeros(1, np.int32)), 1), 4096, up(sums)))
     np.testing.assert_array_equal(up.now(sums), checksum(page))
 
 
@@ -50,7 +51,7 @@ def test_page_checksum_refuses_by_slot(launcher: Launcher, rng: np.random.Genera
     live = np.array([entries - 3], np.int64)
     launcher.launch(
         page_checksum_plan(
-            up(arena), 4112, slots, up(ids), entries, 4112, up(sums), live=up(live), check=up.check(check)
+            Entries(up(arena), 4112, slots, up(ids), entries, live=up(live)), 4112, up(sums), check=up.check(check)
         )
     )
     right, refused = sums.copy(), copied(check)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from kvfsm.kernels import fp8, fp8_rows
+from kvfsm.kernels import fp8_rows
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.compress import (
     CARRY,
@@ -26,6 +26,7 @@ from kvfsm.kernels.compress import (
     compress_v4,
     compress_v4_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.launch import LaunchRefused, Pointer
 from kvfsm.kernels.reading import Check, Side
@@ -330,13 +331,13 @@ def test_plans_refuse_what_kernels_do_not_take() -> None:
     with pytest.raises(LaunchRefused, match=r"argument 8 'bias' .* needs 16384 bytes"):
         compress_plan(CSA, replace(given, bias=Pointer(16, 16383)), at, at)
     guard = Check("compressed_kv", at, at, at, Side.WRITER)
-    places = fp8.Entries(at, 37440, 2, 64, at, at, 4)
-    assert compress_v4_plan(CSA, given, places, guard).grid == (4, 1, 1)
+    places = Entries(at, 37440, 2, at, 4)
+    assert compress_v4_plan(CSA, given, places, 64, at, guard).grid == (4, 1, 1)
     with pytest.raises(LaunchRefused, match=r"'elements' .* is 32; fix: pass 512, or compress to float32"):
-        compress_v4_plan(TINY_HCA, given, places, guard)
+        compress_v4_plan(TINY_HCA, given, places, 64, at, guard)
     with pytest.raises(LaunchRefused, match=r"'elements' .* is 512; fix: pass 128, or compress to float32"):
-        compress_index_key_plan(CSA, given, places, guard)
+        compress_index_key_plan(CSA, given, places, 64, at, guard)
     with pytest.raises(LaunchRefused, match=r"'most' .* is 4; fix: pass as many places for entries, which are 3"):
-        compress_v4_plan(CSA, given, replace(places, most=3), guard)
+        compress_v4_plan(CSA, given, replace(places, most=3), 64, at, guard)
     with pytest.raises(LaunchRefused, match=r"'live' .* is None; fix: pass it with the windows"):
-        compress_v4_plan(CSA, given, replace(places, live=at), guard)
+        compress_v4_plan(CSA, given, replace(places, live=at), 64, at, guard)

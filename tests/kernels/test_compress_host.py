@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfsm.kernels import fp8
 from kvfsm.kernels.compress import (
     ROWS,
     Compressor,
@@ -18,6 +17,7 @@ from kvfsm.kernels.compress import (
     compress_plan,
     compress_v4_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.runtime.generated.compressed_kv import LAYOUT, CompressedKvState
@@ -68,9 +68,9 @@ def test_an_fp8_entry_moves_its_rows_once_and_little_else(name: str) -> None:
     at, rows = np.zeros(ENTRIES, np.int32), np.arange(ENTRIES, dtype=np.uint32)
     word = np.array([LAYOUT.pack(state=CompressedKvState.FILLING, generation=1)], np.uint64)
     check = Check("compressed_kv", word, np.ones(ENTRIES, np.uint32), np.zeros(ENTRIES, np.uint8), Side.WRITER)
-    where = fp8.Entries(up(pages), pages.shape[1], 1, 64, up(at), up(rows), ENTRIES)
+    where = Entries(up(pages), pages.shape[1], 1, up(at), ENTRIES), 64, up(rows)
     plan = compress_v4_plan if name == "v4" else compress_index_key_plan
-    launcher.launch(plan(compressor, in_memory(up, aligned(compressor)), where, up.check(check)))
+    launcher.launch(plan(compressor, in_memory(up, aligned(compressor)), *where, up.check(check)))
     stated = ENTRIES * (compressor.bytes_read + row_bytes + 26) + 8
     assert stated <= moved_bytes(launcher) <= WASTE * stated
 

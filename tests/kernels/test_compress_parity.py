@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import compress as family
-from kvfsm.kernels import fp8
 from kvfsm.kernels.compress import Compressor, Windows
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Launcher, Pointer
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.runtime.generated.compressed_kv import LAYOUT, CompressedKvState
@@ -117,8 +117,8 @@ def test_compress_v4(launcher: Launcher, rng: np.random.Generator, compressor: C
     slots, entries, page_rows, up = 30, 20, 3, Uploaded(launcher)
     pages = random_bytes(rng, slots, 3 * 584 + 72)
     windows, (ids, rows, check) = drawn(rng, compressor, entries, awkward), places(rng, slots, entries, page_rows)
-    where = fp8.Entries(up(pages), pages.shape[1], slots, page_rows, up(ids), up(rows), entries)
-    launcher.launch(family.compress_v4_plan(compressor, in_memory(up, windows), where, up.check(check)))
+    where = Entries(up(pages), pages.shape[1], slots, up(ids), entries), page_rows, up(rows)
+    launcher.launch(family.compress_v4_plan(compressor, in_memory(up, windows), *where, up.check(check)))
     right, refused = pages.copy(), copied(check)
     family.compress_v4(compressor, windows, right, page_rows, ids, rows, refused)
     np.testing.assert_array_equal(up.now(pages), right)
@@ -132,9 +132,9 @@ def test_compress_index_key(launcher: Launcher, rng: np.random.Generator, power_
     slots, entries, page_rows, up = 30, 20, 3, Uploaded(launcher)
     pages = random_bytes(rng, slots, 3 * 132 + 68)
     windows, (ids, rows, check) = drawn(rng, INDEX, entries, awkward), places(rng, slots, entries, page_rows)
-    where = fp8.Entries(up(pages), pages.shape[1], slots, page_rows, up(ids), up(rows), entries)
+    where = Entries(up(pages), pages.shape[1], slots, up(ids), entries), page_rows, up(rows)
     plan = family.compress_index_key_plan(
-        INDEX, in_memory(up, windows), where, up.check(check), power_of_two=power_of_two
+        INDEX, in_memory(up, windows), *where, up.check(check), power_of_two=power_of_two
     )
     launcher.launch(plan)
     right, refused = pages.copy(), copied(check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from kvfsm.kernels.copies import (
     scrub_plan,
     window_gather_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
 from kvfsm.kernels.reading import Check
 from kvfsm.kernels.reference import NumpyBackend
@@ -50,11 +52,9 @@ HUGE = pointer(2**60)
 
 def planned(**changed: Any) -> LaunchPlan:
     """A sound gather of 4 of 10 slots, 256 bytes of each, with some arguments changed."""
-    sound: dict[str, Any] = {
-        "arena": pointer(10 * 512), "stride": 512, "slots": 10, "ids": pointer(16), "most": 4, "bytes": 256,
-        "out": pointer(1024),
-    }  # fmt: skip
-    return gather_plan(**sound | changed)
+    given: dict[str, Any] = {"bytes": 256, "out": pointer(1024), "check": None}
+    given |= {name: changed.pop(name) for name in given.keys() & changed.keys()}
+    return gather_plan(replace(Entries(pointer(10 * 512), 512, 10, pointer(16), 4), **changed), **given)
 
 
 def checked(**changed: Any) -> Check[Pointer]:
@@ -247,17 +247,17 @@ def test_copies_of_slots_move_their_bytes_and_little_else(size: int) -> None:
         return up.check(sound_check("compressed_kv", 9, 8))
 
     total = 8 * size
-    gathered = launched(lambda up: gather_plan(up(arena), size, 9, up(ids), 8, size, up(other), check=check(up)))
+    gathered = launched(lambda up: gather_plan(Entries(up(arena), size, 9, up(ids), 8), size, up(other), check(up)))
     assert 2 * total <= moved_bytes(gathered) <= WASTE * 2 * total
-    scattered = launched(lambda up: scatter_plan(up(arena), size, 9, up(ids), 8, size, up(other)))
+    scattered = launched(lambda up: scatter_plan(Entries(up(arena), size, 9, up(ids), 8), size, up(other)))
     assert 2 * total <= moved_bytes(scattered) <= WASTE * 2 * total
-    scrubbed = launched(lambda up: scrub_plan(up(arena), size, 9, up(ids), 8, size))
+    scrubbed = launched(lambda up: scrub_plan(Entries(up(arena), size, 9, up(ids), 8), size))
     assert total <= moved_bytes(scrubbed) <= WASTE * total
 
 
 def test_every_vector_of_a_copy_is_16_bytes_wide_and_a_warp_asks_for_whole_sectors() -> None:
     arena, ids, out = random_bytes(RNG, 2, 8192), np.array([1], np.int32), random_bytes(RNG, 1, 8192)
-    launcher = launched(lambda up: gather_plan(up(arena), 8192, 2, up(ids), 1, 8192, up(out)))
+    launcher = launched(lambda up: gather_plan(Entries(up(arena), 8192, 2, up(ids), 1), 8192, up(out)))
     assert launcher.traffic is not None
     wide = [site for site in launcher.traffic.sites if site.bytes >= 2048]
     assert {site.is_write for site in wide} == {False, True}
@@ -306,7 +306,7 @@ def a_gather(up: Uploaded, size: int = 3 * 2048 + 512, check: bool = True) -> La
     arena, out = random_bytes(RNG, 4, size), np.zeros((3, size), np.uint8)
     found = sound_check("compressed_kv", 4, 3) if check else None
     ids = np.array([3, 0, 2], np.int32)
-    return gather_plan(up(arena), size, 4, up(ids), 3, size, up(out), check=up.check(found))
+    return gather_plan(Entries(up(arena), size, 4, up(ids), 3), size, up(out), check=up.check(found))
 
 
 def a_scale_gather(up: Uploaded) -> LaunchPlan:
@@ -324,7 +324,8 @@ def two_strips(up: Uploaded) -> LaunchPlan:
 def a_guarded_gather(up: Uploaded) -> LaunchPlan:
     """Of a table whose last entry is the guard."""
     arena, out, ids = random_bytes(RNG, 4, 64), np.zeros((2, 64), np.uint8), np.array([3, -1], np.int32)
-    return gather_plan(up(arena), 64, 4, up(ids), 2, 64, up(out), check=up.check(sound_check("swa_window", 4, 2)))
+    check = up.check(sound_check("swa_window", 4, 2))
+    return gather_plan(Entries(up(arena), 64, 4, up(ids), 2), 64, up(out), check)
 
 
 def a_stride_off_16(up: Uploaded) -> LaunchPlan:
@@ -412,7 +413,7 @@ def test_a_planted_change_of_meaning_is_no_parity(name: str) -> None:
 
     def run(launcher: HostLauncher) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         up = Uploaded(launcher)
-        launcher.launch(gather_plan(up(arena), 64, 4, up(ids), 5, 64, up(out), check=up.check(check)))
+        launcher.launch(gather_plan(Entries(up(arena), 64, 4, up(ids), 5), 64, up(out), check=up.check(check)))
         return up.now(out), up.now(check.refusals)
 
     refused = copied(check)

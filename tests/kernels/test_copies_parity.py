@@ -18,6 +18,7 @@ from kvfsm.kernels.copies import (
     window_gather,
     window_gather_plan,
 )
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.reading import Side
 from kvfsm.runtime.generated import KINDS
@@ -36,7 +37,7 @@ BESIDE = 48
 def test_gather(launcher: Launcher, rng: np.random.Generator, size: int, entries: int) -> None:
     arena, up = random_bytes(rng, 5, size + BESIDE), Uploaded(launcher)
     ids, out = some_slots(rng, 5, entries), random_bytes(rng, entries, size)
-    plan = gather_plan(up(arena), size + BESIDE, 5, up(ids), entries, size, up(out))
+    plan = gather_plan(Entries(up(arena), size + BESIDE, 5, up(ids), entries), size, up(out))
     launcher.launch(plan)
     np.testing.assert_array_equal(up.now(out), gather(arena[:, :size], ids))
 
@@ -48,7 +49,7 @@ def test_gather_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, ki
     arena, out, up = random_bytes(rng, slots, size), random_bytes(rng, entries, size), Uploaded(launcher)
     ids = with_strangers(rng, some_slots(rng, slots, entries), slots)
     check = check_of(rng, kind, slots, entries, side, versions=False)
-    plan = gather_plan(up(arena), size, slots, up(ids), entries, size, up(out), check=up.check(check))
+    plan = gather_plan(Entries(up(arena), size, slots, up(ids), entries), size, up(out), check=up.check(check))
     launcher.launch(plan)
     right = copied(check)
     np.testing.assert_array_equal(up.now(out), gather(arena, ids, out.copy(), check=right))
@@ -61,13 +62,13 @@ def test_a_pool_without_slots_refuses_every_entry(launcher: Launcher, rng: np.ra
     """Its arena and its words are empty arrays, to which CuPy and torch give address 0."""
     arena, out, up = np.zeros((0, 64), np.uint8), random_bytes(rng, 5, 64), Uploaded(launcher)
     check, ids = check_of(rng, "swa_window", 0, 5), np.array([0, -1, 3, 0, 0], np.int32)
-    launcher.launch(gather_plan(up(arena), 64, 0, up(ids), 5, 64, up(out), check=up.check(check)))
+    launcher.launch(gather_plan(Entries(up(arena), 64, 0, up(ids), 5), 64, up(out), check=up.check(check)))
     right, refused = out.copy(), copied(check)
     gather(arena, ids, right, check=refused)
     np.testing.assert_array_equal(up.now(out), right)
     np.testing.assert_array_equal(up.now(check.refusals), refused.refusals)
     assert refused.refusals.all()
-    launcher.launch(scatter_plan(up(arena), 64, 0, up(ids), 5, 64, up(out), check=up.check(copied(check))))
+    launcher.launch(scatter_plan(Entries(up(arena), 64, 0, up(ids), 5), 64, up(out), check=up.check(copied(check))))
 
 
 @pytest.mark.parametrize("live", [-1, 0, 3, 8, 1000])
@@ -76,7 +77,7 @@ def test_gather_finds_on_the_device_how_many_entries_are_in_use(
 ) -> None:
     arena, ids, up = random_bytes(rng, 4, 64), some_slots(rng, 4, 8), Uploaded(launcher)
     out, count = random_bytes(rng, 8, 64), np.array([live], np.int64)
-    launcher.launch(gather_plan(up(arena), 64, 4, up(ids), 8, 64, up(out), live=up(count)))
+    launcher.launch(gather_plan(Entries(up(arena), 64, 4, up(ids), 8, live=up(count)), 64, up(out)))
     np.testing.assert_array_equal(up.now(out), gather(arena, ids, out.copy(), live=live))
 
 
@@ -85,7 +86,7 @@ def test_gather_finds_on_the_device_how_many_entries_are_in_use(
 def test_scatter(launcher: Launcher, rng: np.random.Generator, size: int, entries: int) -> None:
     arena, data, up = random_bytes(rng, 9, size + BESIDE), random_bytes(rng, entries, size), Uploaded(launcher)
     ids = some_slots(rng, 9, entries, unique=True)
-    launcher.launch(scatter_plan(up(arena), size + BESIDE, 9, up(ids), entries, size, up(data)))
+    launcher.launch(scatter_plan(Entries(up(arena), size + BESIDE, 9, up(ids), entries), size, up(data)))
     right = arena.copy()
     scatter(right[:, :size], ids, data)
     np.testing.assert_array_equal(up.now(arena), right)
@@ -105,7 +106,7 @@ def test_scatter_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, k
     live = np.array([entries - 5], np.int64)
     launcher.launch(
         scatter_plan(
-            up(arena), size, slots, up(ids), entries, size, up(data), live=up(live), check=up.check(check)
+            Entries(up(arena), size, slots, up(ids), entries, live=up(live)), size, up(data), check=up.check(check)
         )
     )  # fmt: skip
     right, refused = arena.copy(), copied(check)
@@ -119,7 +120,7 @@ def test_scatter_refuses_by_slot(launcher: Launcher, rng: np.random.Generator, k
 @pytest.mark.parametrize("pattern", [0, 0xFFFFFFFF, 0x01020304])
 def test_scrub(launcher: Launcher, rng: np.random.Generator, size: int, pattern: int) -> None:
     arena, ids, up = random_bytes(rng, 7, size + BESIDE), some_slots(rng, 7, 5, unique=True), Uploaded(launcher)
-    launcher.launch(scrub_plan(up(arena), size + BESIDE, 7, up(ids), 5, size, pattern))
+    launcher.launch(scrub_plan(Entries(up(arena), size + BESIDE, 7, up(ids), 5), size, pattern))
     right = arena.copy()
     scrub(right[:, :size], ids, pattern)
     np.testing.assert_array_equal(up.now(arena), right)
@@ -130,7 +131,7 @@ def test_scrub_refuses_by_slot(launcher: Launcher, rng: np.random.Generator) -> 
     arena, up = random_bytes(rng, slots, 32), Uploaded(launcher)
     ids = with_strangers(rng, some_slots(rng, slots, entries, unique=True), slots)
     check = check_of(rng, "swa_window", slots, entries, Side.WRITER)
-    launcher.launch(scrub_plan(up(arena), 32, slots, up(ids), entries, 32, 0, check=up.check(check)))
+    launcher.launch(scrub_plan(Entries(up(arena), 32, slots, up(ids), entries), 32, 0, check=up.check(check)))
     right, refused = arena.copy(), copied(check)
     scrub(right, ids, check=refused)
     np.testing.assert_array_equal(up.now(arena), right)

@@ -10,6 +10,7 @@ import pytest
 
 from kvfsm.kernels import fp8, fp8_rows
 from kvfsm.kernels.call_refusal import CallRefusal
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import from_bf16, to_bf16
 from kvfsm.kernels.launch import LaunchRefused, Pointer
 from kvfsm.kernels.reading import Check, Side
@@ -155,30 +156,33 @@ def test_pages_that_are_too_short_are_refused() -> None:
         fp8.gather_dequantise_v4(np.zeros((1, 600), np.uint8), 2, ids(0), rows(1), np.zeros((1, 2, 512), np.uint16))
 
 
-def entries(bytes_there: int, stride: int = 1312) -> fp8.Entries:
-    return fp8.Entries(Pointer(4096, bytes_there), stride, 3, 2, Pointer(64, 16), Pointer(128, 16), 4)
+PLACES = Pointer(128, 16)
+
+
+def entries(bytes_there: int, stride: int = 1312) -> Entries:
+    return Entries(Pointer(4096, bytes_there), stride, 3, Pointer(64, 16), 4)
 
 
 def test_plans_refuse_memory_that_is_too_short() -> None:
     out = Pointer(1 << 20, 4 * 2 * 576 * 2)
-    plan = fp8.gather_dequantise_v32_plan(entries(3 * 1312), out)
+    plan = fp8.gather_dequantise_v32_plan(entries(3 * 1312), 2, PLACES, out)
     assert plan.grid == (4, 1, 1) and plan.value("words") is None
     with pytest.raises(LaunchRefused, match="needs 3936 bytes"):
-        fp8.gather_dequantise_v32_plan(entries(3 * 1312 - 1), out)
+        fp8.gather_dequantise_v32_plan(entries(3 * 1312 - 1), 2, PLACES, out)
     with pytest.raises(LaunchRefused, match="needs 9216 bytes"):
-        fp8.gather_dequantise_v32_plan(entries(3 * 1312), Pointer(1 << 20, 9215))
+        fp8.gather_dequantise_v32_plan(entries(3 * 1312), 2, PLACES, Pointer(1 << 20, 9215))
     with pytest.raises(LaunchRefused, match=r"'stride' .* is 1320; fix: use a multiple of 16"):
-        fp8.gather_dequantise_v32_plan(entries(1 << 16, stride=1320), out)
+        fp8.gather_dequantise_v32_plan(entries(1 << 16, stride=1320), 2, PLACES, out)
 
 
 def test_plans_refuse_rows_that_no_warp_takes_and_scales_that_vanish() -> None:
     values = Pointer(1 << 20, 1 << 16)
     for width in (0, 12, 1032):
         with pytest.raises(LaunchRefused, match=f"'width' .* is {width}; fix: use a multiple of 8 up to 1024"):
-            fp8.quantise_insert_rows_plan(entries(1 << 16), width, values)
+            fp8.quantise_insert_rows_plan(entries(1 << 16), 2, width, PLACES, values)
     with pytest.raises(LaunchRefused, match=r"'least_peak' .* is 0\.0; fix: pass a finite number of at least"):
-        fp8.quantise_insert_v4_plan(entries(1 << 16), values, least_peak=0.0)
-    assert fp8.quantise_insert_v4_plan(entries(1 << 16), values).grid == (1, 1, 1)
+        fp8.quantise_insert_v4_plan(entries(1 << 16), 2, PLACES, values, least_peak=0.0)
+    assert fp8.quantise_insert_v4_plan(entries(1 << 16), 2, PLACES, values).grid == (1, 1, 1)
 
 
 def test_ml_dtypes_agrees_on_whole_rows() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import fp8
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.launch import LaunchPlan
 from kvfsm.kernels.reading import Check, Side
@@ -50,8 +51,9 @@ class Case:
             self.check = Check("compressed_kv", word, np.ones(n, np.uint32), np.zeros(n, np.uint8), Side.WRITER)
 
     def plan(self, up: Uploaded) -> LaunchPlan:
-        where = up(self.pages), self.pages.shape[1], PAGES, self.page_rows, up(self.ids), up(self.rows), len(self.ids)
-        found: LaunchPlan = self.plan_of(fp8.Entries(*where), *self.width, up(self.data), up.check(self.check))
+        entries = Entries(up(self.pages), self.pages.shape[1], PAGES, up(self.ids), len(self.ids))
+        given = self.page_rows, *self.width, up(self.rows), up(self.data), up.check(self.check)
+        found: LaunchPlan = self.plan_of(entries, *given)
         return found
 
     def run(self, **options: Any) -> tuple[HostLauncher, np.ndarray, np.ndarray]:

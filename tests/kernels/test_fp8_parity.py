@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import fp8, fp8_rows
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import to_bf16
 from kvfsm.kernels.launch import Launcher
 from kvfsm.kernels.reading import Side
@@ -67,12 +68,9 @@ def filled(rng: np.random.Generator, row: Format, page_rows: int, slots: int = S
     return pages
 
 
-def entries_in(
-    up: Uploaded, pages: np.ndarray, page_rows: int, ids: np.ndarray, rows: np.ndarray, live: int | None = None
-) -> fp8.Entries:
+def entries_in(up: Uploaded, pages: np.ndarray, ids: np.ndarray, live: int | None = None) -> Entries:
     count = None if live is None else np.array([live], np.int64)
-    where = up(pages), pages.shape[1], len(pages), page_rows
-    return fp8.Entries(*where, up(ids), up(rows), len(ids), up.maybe(count))
+    return Entries(up(pages), pages.shape[1], len(pages), up(ids), len(ids), up.maybe(count))
 
 
 def used(ids: np.ndarray, live: int | None) -> slice:
@@ -85,8 +83,8 @@ def test_gather(launcher: Launcher, rng: np.random.Generator, row: Format, page_
     pages, up = filled(rng, row, page_rows), Uploaded(launcher)
     ids, rows = some_slots(rng, SLOTS, count), rng.integers(0, page_rows + 1, count).astype(np.uint32)
     out = rng.integers(0, 2**16, (count, page_rows, row.elements)).astype(np.uint16)
-    entries = entries_in(up, pages, page_rows, ids, rows)
-    launcher.launch(row.function("gather_dequantise", "_plan")(entries, *row.width, up(out)))
+    entries = entries_in(up, pages, ids)
+    launcher.launch(row.function("gather_dequantise", "_plan")(entries, page_rows, *row.width, up(rows), up(out)))
     right = out.copy()
     row.function("gather_dequantise")(pages, page_rows, *row.width, ids, rows, right)
     np.testing.assert_array_equal(up.now(out), right)
@@ -103,8 +101,9 @@ def test_gather_refuses_by_entry(
     rows = rng.integers(0, page_rows + 2, count).astype(np.uint32)  # some more than there are
     check = check_of(rng, kind, slots, count)
     out = rng.integers(0, 2**16, (count, page_rows, row.elements)).astype(np.uint16)
-    entries = entries_in(up, pages, page_rows, ids, rows, live)
-    launcher.launch(row.function("gather_dequantise", "_plan")(entries, *row.width, up(out), check=up.check(check)))
+    entries = entries_in(up, pages, ids, live)
+    given = page_rows, *row.width, up(rows), up(out), up.check(check)
+    launcher.launch(row.function("gather_dequantise", "_plan")(entries, *given))
     right, seen, refused = out.copy(), used(ids, live), copied(check)
     row.function("gather_dequantise")(pages, page_rows, *row.width, ids[seen], rows[seen], right, refused)
     np.testing.assert_array_equal(up.now(out), right)
@@ -119,8 +118,8 @@ def test_insert(launcher: Launcher, rng: np.random.Generator, row: Format, count
     places = rng.permutation(SLOTS * page_rows)[:count]
     ids, rows = (places // page_rows).astype(np.int32), (places % page_rows).astype(np.uint32)
     values = to_bf16(awkward_floats(rng, count, row.elements))
-    entries = entries_in(up, pages, page_rows, ids, rows)
-    launcher.launch(row.function("quantise_insert", "_plan")(entries, *row.width, up(values)))
+    entries = entries_in(up, pages, ids)
+    launcher.launch(row.function("quantise_insert", "_plan")(entries, page_rows, *row.width, up(rows), up(values)))
     right = pages.copy()
     row.function("quantise_insert")(right, page_rows, *row.width, ids, rows, values)
     np.testing.assert_array_equal(up.now(pages), right)
@@ -134,8 +133,9 @@ def test_insert_refuses_by_row(launcher: Launcher, rng: np.random.Generator, row
     rows = rng.integers(0, page_rows + 1, count).astype(np.uint32)
     values = to_bf16(awkward_floats(rng, count, row.elements))
     check = check_of(rng, "compressed_kv", slots, count, Side.WRITER)
-    entries = entries_in(up, pages, page_rows, ids, rows, live)
-    launcher.launch(row.function("quantise_insert", "_plan")(entries, *row.width, up(values), check=up.check(check)))
+    entries = entries_in(up, pages, ids, live)
+    given = page_rows, *row.width, up(rows), up(values), up.check(check)
+    launcher.launch(row.function("quantise_insert", "_plan")(entries, *given))
     right, seen, refused = pages.copy(), used(ids, live), copied(check)
     row.function("quantise_insert")(right, page_rows, *row.width, ids[seen], rows[seen], values, refused)
     np.testing.assert_array_equal(up.now(pages), right)
@@ -148,8 +148,8 @@ def test_scales_of_rows(launcher: Launcher, rng: np.random.Generator, power_of_t
     pages, up, given = np.zeros((1, 16 * 132), np.uint8), Uploaded(launcher), (least_peak, power_of_two)
     ids, rows = np.zeros(16, np.int32), np.arange(16, dtype=np.uint32)
     values = to_bf16(awkward_floats(rng, 16, 128))
-    entries = entries_in(up, pages, 16, ids, rows)
-    launcher.launch(fp8.quantise_insert_rows_plan(entries, 128, up(values), None, *given))
+    entries = entries_in(up, pages, ids)
+    launcher.launch(fp8.quantise_insert_rows_plan(entries, 16, 128, up(rows), up(values), None, *given))
     right = pages.copy()
     fp8.quantise_insert_rows(right, 16, 128, ids, rows, values, None, *given)
     np.testing.assert_array_equal(up.now(pages), right)
@@ -162,7 +162,7 @@ def test_every_code_of_v4_scales(launcher: Launcher) -> None:
     pages[:, 256:448] = np.arange(192)
     pages[:, 576:584] = np.arange(256)[:, None]
     ids, rows, out = np.arange(256, dtype=np.int32), np.ones(256, np.uint32), np.zeros((256, 1, 512), np.uint16)
-    launcher.launch(fp8.gather_dequantise_v4_plan(entries_in(up, pages, 1, ids, rows), up(out)))
+    launcher.launch(fp8.gather_dequantise_v4_plan(entries_in(up, pages, ids), 1, up(rows), up(out)))
     right = out.copy()
     fp8.gather_dequantise_v4(pages, 1, ids, rows, right)
     np.testing.assert_array_equal(up.now(out), right)

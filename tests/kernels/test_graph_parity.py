@@ -10,6 +10,7 @@ import pytest
 
 from kvfsm.kernels.backend import KernelBackend
 from kvfsm.kernels.copies import gather_plan, window_gather, window_gather_plan
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.graph_watch import GraphWatch, in_words, pointer_of
 from kvfsm.kernels.launch import Launcher, Pointer
 from kvfsm.kernels.reading import Check, Side, only_for_holders
@@ -72,14 +73,10 @@ class Decoding:
                 self.windows.pointer, live=live, check=check,
             ),
         )  # fmt: skip
-        size, entries = self.page.payload_bytes, self.pages.pointer.bytes // self.page.payload_bytes
-        launch(
-            self.launcher.launch,
-            gather_plan(
-                self.part("compressed_kv", self.page), pools["compressed_kv"].arena.stride, SLOTS,
-                pointer_of(tables["compressed_kv"]), entries, size, self.pages.pointer,
-            ),
-        )  # fmt: skip
+        size, stride = self.page.payload_bytes, pools["compressed_kv"].arena.stride
+        arena, ids = self.part("compressed_kv", self.page), pointer_of(tables["compressed_kv"])
+        entries = Entries(arena, stride, SLOTS, ids, self.pages.pointer.bytes // size)
+        launch(self.launcher.launch, gather_plan(entries, size, self.pages.pointer))
 
     def part(self, kind: str, part: Any) -> Pointer:
         """Memory of a part of all slots, from the first on."""

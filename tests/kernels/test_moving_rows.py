@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvfsm.kernels.fp8 import Entries, gather_dequantise_rows_plan
+from kvfsm.kernels.entries import Entries
+from kvfsm.kernels.fp8 import gather_dequantise_rows_plan
 from kvfsm.kernels.launch import Kernel, LaunchPlan
 from kvfsm.kernels.reading import Check
 from kvfsm.runtime.generated import Refusal
@@ -27,9 +28,9 @@ class MovingRow(Moving):
         ids, expected, *_ = (one.pointer for one in self._kept)
         check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
         rows = expected  # one row, as it happens
-        entries = Entries(self.arena.pointer, 16, 1, 1, ids, rows, 1)
+        entries = Entries(self.arena.pointer, 16, 1, ids, 1)
         out = replace(self.out.pointer, dtype=None)  # for copies it is words
-        return [gather_dequantise_rows_plan(entries, 8, out, check), super().plans[1]]
+        return [gather_dequantise_rows_plan(entries, 1, 8, rows, out, check), super().plans[1]]
 
 
 def moving_row(sources: Sources = program_source) -> MovingRow:

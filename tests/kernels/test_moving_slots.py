@@ -11,6 +11,7 @@ import pytest
 
 from kvfsm.kernels.checks import page_checksum_plan
 from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, window_gather_plan
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Kernel, LaunchPlan, Value
 from kvfsm.kernels.reading import Check
 from kvfsm.kernels.words import event_number, machine_number
@@ -73,7 +74,7 @@ class Moving:
         check = Check(self.kind, self.words.pointer, expected, self.refusals.pointer)
         arena, out, size = self.arena.pointer, self.out.pointer, 16 * self.lanes
         readers: dict[str, Callable[[], LaunchPlan]] = {
-            "gather": lambda: gather_plan(arena, size, 1, ids, 1, size, out, check=check),
+            "gather": lambda: gather_plan(Entries(arena, size, 1, ids, 1), size, out, check=check),
             "window_gather": lambda: window_gather_plan(
                 arena, 16, 1, ids, 1, 1, positions, 1, 1, 16, out, check=check
             ),
@@ -81,7 +82,7 @@ class Moving:
                 arena, None, 16, 1, ids, starts, 1, 1, 16, 0, out, None, 1,
                 check=Check(self.kind, check.words, expected, check.refusals, versions=versions),
             ),
-            "page_checksum": lambda: page_checksum_plan(arena, 16, 1, ids, 1, 16, out, check=check),
+            "page_checksum": lambda: page_checksum_plan(Entries(arena, 16, 1, ids, 1), 16, out, check=check),
         }  # fmt: skip
         rewrite = (
             machine_number(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, size, 1,

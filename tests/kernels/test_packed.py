@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import packed
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import from_bf16, to_bf16
 from kvfsm.kernels.launch import LaunchRefused, Pointer
 from kvfsm.kernels.packed_form import cut
@@ -120,15 +121,15 @@ def test_slots_that_may_not_be_touched_are_left() -> None:
 
 def test_plans_refuse_what_kernels_do_not_take() -> None:
     made, memory = cut(TINY), Pointer(1 << 20, 1 << 20)
-    slots = packed.Slots(memory, 2560, 3, memory, 3, memory)
-    assert packed.expand_plan(made, slots, memory, memory, memory).grid == (3, 1, 1)
-    assert packed.pack_plan(made, slots, True, memory, 2720, memory).grid == (3, 1, 1)
+    slots = Entries(memory, 2560, 3, memory, 3)
+    assert packed.expand_plan(made, memory, slots, memory, memory, memory).grid == (3, 1, 1)
+    assert packed.pack_plan(made, memory, slots, True, memory, 2720, memory).grid == (3, 1, 1)
     with pytest.raises(LaunchRefused, match=f"'out_stride' .* is 2560; fix: pass at least {made.body_most}"):
-        packed.pack_plan(made, slots, False, memory, 2560, memory)
-    short = packed.Slots(Pointer(1 << 20, 3 * 2560 - 1), 2560, 3, memory, 3, memory)
+        packed.pack_plan(made, memory, slots, False, memory, 2560, memory)
+    short = Entries(Pointer(1 << 20, 3 * 2560 - 1), 2560, 3, memory, 3)
     with pytest.raises(LaunchRefused, match="needs 7680 bytes"):
-        packed.expand_plan(made, short, memory, memory, memory)
+        packed.expand_plan(made, memory, short, memory, memory, memory)
     with pytest.raises(LaunchRefused, match=r"'stride' .* is 2568; fix: use a multiple of 16"):
-        packed.expand_plan(made, packed.Slots(memory, 2568, 3, memory, 3, memory), memory, memory, memory)
-    flash = packed.Slots(Pointer(1 << 20, 1 << 30), FLASH.slot_bytes, 3, memory, 3, memory)
-    assert packed.expand_plan(cut(FLASH), flash, memory, memory, memory).grid == (3 * 100, 1, 1)
+        packed.expand_plan(made, memory, Entries(memory, 2568, 3, memory, 3), memory, memory, memory)
+    flash = Entries(Pointer(1 << 20, 1 << 30), FLASH.slot_bytes, 3, memory, 3)
+    assert packed.expand_plan(cut(FLASH), memory, flash, memory, memory, memory).grid == (3 * 100, 1, 1)

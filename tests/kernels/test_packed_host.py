@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import packed
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.floats import to_bf16
-from kvfsm.kernels.packed import Slots
 from kvfsm.kernels.packed_form import BLOCK, cut
 from kvfsm.kernels.packed_slot import pack_slots, unwrapped
 from kvfsm.runtime.layout import ITEM_BYTES, Layout, Part
@@ -42,8 +42,8 @@ def run_pack(launcher: HostLauncher, layout: Layout, data: np.ndarray, lossy: bo
     made, up, ids = cut(layout), Uploaded(launcher), np.arange(SLOTS, dtype=np.int32)
     stride = -(-made.body_most // 32) * 32
     out, sizes = np.full((SLOTS, stride), 0xEE, np.uint8), np.zeros(SLOTS, np.uint32)
-    slots = Slots(up(data), layout.slot_bytes, SLOTS, up(ids), SLOTS, up(made.table))
-    launcher.launch(packed.pack_plan(made, slots, lossy, up(out), stride, up(sizes)))
+    entries = Entries(up(data), layout.slot_bytes, SLOTS, up(ids), SLOTS)
+    launcher.launch(packed.pack_plan(made, up(made.table), entries, lossy, up(out), stride, up(sizes)))
     return up.now(out), up.now(sizes)
 
 
@@ -55,9 +55,9 @@ def run_expand(launcher: HostLauncher, layout: Layout, bodies: list[bytes], loss
     )
     begins = np.cumsum([0, *lengths[:-1]]).astype(np.uint64)
     arena = np.zeros((SLOTS, layout.slot_bytes), np.uint8)
-    slots = Slots(up(arena), layout.slot_bytes, SLOTS, up(ids), SLOTS, up(made.table))
+    entries = Entries(up(arena), layout.slot_bytes, SLOTS, up(ids), SLOTS)
     forms = np.full(SLOTS, lossy, np.uint8)
-    launcher.launch(packed.expand_plan(made, slots, up(memory), up(begins), up(forms)))
+    launcher.launch(packed.expand_plan(made, up(made.table), entries, up(memory), up(begins), up(forms)))
     return up.now(arena)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels import packed
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Launcher
-from kvfsm.kernels.packed import Slots
 from kvfsm.kernels.packed_form import cut
 from kvfsm.kernels.packed_slot import expand_slots, pack_slots, unwrapped
 from kvfsm.kernels.reading import Side
@@ -67,8 +67,8 @@ def test_pack(launcher: Launcher, rng: np.random.Generator, layout: Layout, loss
     data, made, up = awkward_slots(rng, layout, 5), cut(layout), Uploaded(launcher)
     ids, stride = some_slots(rng, 5, count), -(-made.body_most // 32) * 32 + 32
     out, sizes = random_bytes(rng, count, stride), np.full(count, 7, np.uint32)
-    slots = Slots(up(data), layout.slot_bytes, 5, up(ids), count, up(made.table))
-    launcher.launch(packed.pack_plan(made, slots, lossy, up(out), stride, up(sizes)))
+    entries = Entries(up(data), layout.slot_bytes, 5, up(ids), count)
+    launcher.launch(packed.pack_plan(made, up(made.table), entries, lossy, up(out), stride, up(sizes)))
     right, right_sizes = out.copy(), sizes.copy()
     packed.pack(made, data, ids, lossy, right, right_sizes)
     np.testing.assert_array_equal(up.now(sizes), right_sizes)
@@ -85,8 +85,8 @@ def test_expand(launcher: Launcher, rng: np.random.Generator, layout: Layout, co
     bodies, begins = bodies_of(layout, data, forms)
     arena, ids = random_bytes(rng, 5, layout.slot_bytes), some_slots(rng, 5, count, unique=True)
     lossy = np.array(forms, np.uint8)
-    slots = Slots(up(arena), layout.slot_bytes, 5, up(ids), count, up(made.table))
-    launcher.launch(packed.expand_plan(made, slots, up(bodies), up(begins), up(lossy)))
+    entries = Entries(up(arena), layout.slot_bytes, 5, up(ids), count)
+    launcher.launch(packed.expand_plan(made, up(made.table), entries, up(bodies), up(begins), up(lossy)))
     right = arena.copy()
     packed.expand(made, right, ids, bodies, begins, lossy)
     np.testing.assert_array_equal(up.now(arena), right)
@@ -104,8 +104,8 @@ def test_both_refuse_by_slot(launcher: Launcher, rng: np.random.Generator, live:
     check = check_of(rng, "compressed_kv", slots, count, Side.WRITER)
     out, sizes = random_bytes(rng, count, 9216), np.full(count, 7, np.uint32)
     counted = None if live is None else np.array([live], np.int64)
-    where = Slots(up(data), MIXED.slot_bytes, slots, up(ids), count, up(made.table), up.maybe(counted))
-    launcher.launch(packed.pack_plan(made, where, False, up(out), 9216, up(sizes), up.check(check)))
+    where = up(made.table), Entries(up(data), MIXED.slot_bytes, slots, up(ids), count, up.maybe(counted))
+    launcher.launch(packed.pack_plan(made, *where, False, up(out), 9216, up(sizes), up.check(check)))
     right, right_sizes, refused = out.copy(), sizes.copy(), copied(check)
     packed.pack(made, data, ids, False, right, right_sizes, refused, live)
     np.testing.assert_array_equal(up.now(sizes), right_sizes)
@@ -115,8 +115,8 @@ def test_both_refuse_by_slot(launcher: Launcher, rng: np.random.Generator, live:
 
     bodies, begins = bodies_of(MIXED, data[:count], [False] * count)
     arena, again, lossy = random_bytes(rng, slots, MIXED.slot_bytes), copied(check), np.zeros(count, np.uint8)
-    into = Slots(up(arena), MIXED.slot_bytes, slots, up(ids), count, up(made.table), up.maybe(counted))
-    launcher.launch(packed.expand_plan(made, into, up(bodies), up(begins), up(lossy), up.check(again)))
+    into = up(made.table), Entries(up(arena), MIXED.slot_bytes, slots, up(ids), count, up.maybe(counted))
+    launcher.launch(packed.expand_plan(made, *into, up(bodies), up(begins), up(lossy), up.check(again)))
     right, refused = arena.copy(), copied(again)
     packed.expand(made, right, ids, bodies, begins, lossy, refused, live)
     np.testing.assert_array_equal(up.now(arena), right)
@@ -128,10 +128,10 @@ def test_what_one_kernel_packs_the_other_expands(launcher: Launcher, rng: np.ran
     ids, stride = np.arange(3, dtype=np.int32), -(-made.body_most // 32) * 32
     out, sizes = np.zeros((3, stride), np.uint8), np.zeros(3, np.uint32)
     at_out, at_ids, at_table = up(out), up(ids), up(made.table)
-    slots = Slots(up(data), layout.slot_bytes, 3, at_ids, 3, at_table)
-    launcher.launch(packed.pack_plan(made, slots, False, at_out, stride, up(sizes)))
+    entries = Entries(up(data), layout.slot_bytes, 3, at_ids, 3)
+    launcher.launch(packed.pack_plan(made, at_table, entries, False, at_out, stride, up(sizes)))
     arena, begins = np.zeros_like(data), (np.arange(3) * stride).astype(np.uint64)
-    into = Slots(up(arena), layout.slot_bytes, 3, at_ids, 3, at_table)
-    launcher.launch(packed.expand_plan(made, into, at_out, up(begins), up(np.zeros(3, np.uint8))))
+    into = Entries(up(arena), layout.slot_bytes, 3, at_ids, 3)
+    launcher.launch(packed.expand_plan(made, at_table, into, at_out, up(begins), up(np.zeros(3, np.uint8))))
     for part in layout.parts:
         np.testing.assert_array_equal(up.now(arena)[:, part.offset : part.end], data[:, part.offset : part.end])

@@ -17,16 +17,15 @@ import kvfsm.kernels.launch
 from kvfsm.kernels import checks, compress, copies, fp8, packed, topology_check, words
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.compress import Compressor, Windows
-from kvfsm.kernels.fp8 import Entries
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused, Pointer
-from kvfsm.kernels.packed import Slots
 from kvfsm.kernels.packed_form import cut
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.kernels.topology_check import Ring, Rows
 
 from .packable import MIXED, ONE_BYTE
 
-RECORDS = (Check, Rows, Ring, Entries, Windows, Compressor, Slots)
+RECORDS = (Check, Rows, Ring, Entries, Windows, Compressor)
 CUT = cut(ONE_BYTE)
 
 
@@ -39,15 +38,17 @@ def check(kind: str, slots: int, entries: int, versions: Pointer | None = None) 
     return Check(kind, at(8 * slots), at(4 * entries), at(entries), Side.READER, versions)
 
 
-GATHERED = {
-    "arena": at(2 * 512 + 256), "stride": 512, "slots": 3, "ids": at(16), "most": 4, "bytes": 256, "live": at(8),
-    "check": check("swa_window", 3, 4),
-}  # fmt: skip
-ENTRIES = {"ids": at(16), "rows": at(16), "most": 4, "live": at(8)}
-V4 = Entries(at(2 * 1184 + 2 * 584), 1184, 3, 2, **ENTRIES)
-V32 = Entries(at(2 * 1328 + 2 * 656), 1328, 3, 2, **ENTRIES)
-ROWS = Entries(at(2 * 272 + 2 * 132), 272, 3, 2, **ENTRIES)
+def four(stride: int, size: int) -> Entries:
+    """Of a pool of three slots of so many bytes."""
+    return Entries(at(2 * stride + size), stride, 3, at(16), 4, at(8))
+
+
+GATHERED = {"entries": four(512, 256), "bytes": 256, "check": check("swa_window", 3, 4)}
+V4, V32, ROWS = four(1184, 2 * 584), four(1328, 2 * 656), four(272, 2 * 132)
 OF_FOUR = {"check": check("compressed_kv", 3, 4)}
+OF_PAGES = OF_FOUR | {"page_rows": 2, "rows": at(16)}
+OF_CUTS = OF_FOUR | {"cut": CUT, "blocks": at(16), "entries": four(16, 1)}
+RING = Ring(at(128), at(8), at(8), 4)
 
 
 def compressor(elements: int) -> Compressor:
@@ -91,35 +92,31 @@ SOUND: dict[Callable[..., LaunchPlan], dict[str, Any]] = {
     topology_check.check_topology_plan: {
         "rows": Rows(at(160), at(8), at(64), 16, False, -1, 3), "count": 8, "width": 5, "captured": at(80),
         "present": at(80), "numbers": 10, "epoch": at(8), "captured_epoch": 3, "refused": at(8),
-        "ring": Ring(at(128), at(8), at(8), 4), "kind": "compressed_kv", "slots": 4, "words": at(32),
+        "ring": RING, "kind": "compressed_kv", "slots": 4, "words": at(32),
         "expected": at(160), "is_first": True,
     },
-    fp8.gather_dequantise_v4_plan: OF_FOUR | {"entries": V4, "out": at(8 * 1024)},
-    fp8.gather_dequantise_v32_plan: OF_FOUR | {"entries": V32, "out": at(8 * 1152)},
-    fp8.gather_dequantise_rows_plan: OF_FOUR | {"entries": ROWS, "width": 128, "out": at(8 * 256)},
-    fp8.quantise_insert_v4_plan: OF_FOUR | {"entries": V4, "values": at(4 * 1024), "least_peak": 0.5},
-    fp8.quantise_insert_v32_plan: OF_FOUR | {"entries": V32, "values": at(4 * 1152), "least_peak": 0.5},
-    fp8.quantise_insert_rows_plan: OF_FOUR | {
+    fp8.gather_dequantise_v4_plan: OF_PAGES | {"entries": V4, "out": at(8 * 1024)},
+    fp8.gather_dequantise_v32_plan: OF_PAGES | {"entries": V32, "out": at(8 * 1152)},
+    fp8.gather_dequantise_rows_plan: OF_PAGES | {"entries": ROWS, "width": 128, "out": at(8 * 256)},
+    fp8.quantise_insert_v4_plan: OF_PAGES | {"entries": V4, "values": at(4 * 1024), "least_peak": 0.5},
+    fp8.quantise_insert_v32_plan: OF_PAGES | {"entries": V32, "values": at(4 * 1152), "least_peak": 0.5},
+    fp8.quantise_insert_rows_plan: OF_PAGES | {
         "entries": ROWS, "width": 128, "values": at(4 * 256), "least_peak": 0.5, "power_of_two": True,
     },
     compress.compress_plan: {
         "compressor": compressor(512), "windows": windows(512), "out": at(4 * 2048), "refusals": at(4),
     },
-    compress.compress_v4_plan: OF_FOUR | {
+    compress.compress_v4_plan: OF_PAGES | {
         "compressor": compressor(512), "windows": windows(512), "entries": replace(V4, live=None), "least_peak": 0.5,
     },
-    compress.compress_index_key_plan: OF_FOUR | {
+    compress.compress_index_key_plan: OF_PAGES | {
         "compressor": compressor(128), "windows": windows(128), "entries": replace(ROWS, live=None),
         "least_peak": 0.5, "power_of_two": True,
     },
-    packed.pack_plan: OF_FOUR | {
-        "cut": CUT, "slots": Slots(at(2 * 16 + 1), 16, 3, at(16), 4, at(16), at(8)), "lossy": True,
-        "out": at(3 * 96 + CUT.body_most), "out_stride": 96, "sizes": at(16),
+    packed.pack_plan: OF_CUTS | {
+        "lossy": True, "out": at(3 * 96 + CUT.body_most), "out_stride": 96, "sizes": at(16),
     },
-    packed.expand_plan: OF_FOUR | {
-        "cut": CUT, "slots": Slots(at(2 * 16 + 1), 16, 3, at(16), 4, at(16), at(8)), "packed": at(96),
-        "begins": at(32), "lossy": at(4),
-    },
+    packed.expand_plan: OF_CUTS | {"packed": at(96), "begins": at(32), "lossy": at(4)},
     words.validate_pin_plan: REFERENCES | {
         "starts": at(12), "requests": 2, "leases": at(10), "verdicts": at(2),
         "arguments": at(80 * words.width_of("validate_pin")),
@@ -287,7 +284,7 @@ def test_what_is_no_record_is_refused(plan: Callable[..., LaunchPlan], name: str
             plan(**SOUND[plan] | {name: given})
 
 
-FROM = {"check": "a check", "cut": "a cut", "slots": "slots"}
+FROM = {"check": "a check", "cut": "a cut", "entries": "entries"}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +294,7 @@ FROM = {"check": "a check", "cut": "a cut", "slots": "slots"}
 )
 def test_a_record_of_another_kind_is_refused_at_what_comes_from_it(plan: Callable[..., LaunchPlan], name: str) -> None:
     sound = SOUND[plan]
-    for given in (5, V4, type(sound[name])):
+    for given in (5, RING, type(sound[name])):
         with pytest.raises(LaunchRefused) as refused:
             plan(**sound | {name: given})
         told = rf"{plan(**sound).kernel.symbol}: argument \d+ '\w+' .* comes from {FROM[name]}, not from .*; fix: pass"
@@ -340,8 +337,8 @@ def test_slots_never_overlap(plan: Callable[..., LaunchPlan], path: tuple[str, .
     given = SOUND[plan]
     if plan in (packed.pack_plan, packed.expand_plan):  # whose slots here have one byte
         layout = cut(MIXED)
-        slots = Slots(at(3 * MIXED.slot_bytes), MIXED.slot_bytes, 3, at(16), 4, at(16 * layout.count))
-        given = given | {"cut": layout, "slots": slots}
+        entries = four(MIXED.slot_bytes, MIXED.slot_bytes)
+        given = given | {"cut": layout, "blocks": at(16 * layout.count), "entries": entries}
         given = given | ({"out": at(1 << 20), "out_stride": 32768} if plan is packed.pack_plan else {})
     assert not plan(**given).is_empty
     with pytest.raises(LaunchRefused, match=rf"'stride' \(u64\) is {stride}; fix: \d+ bytes of a slot need a stride"):
@@ -372,14 +369,14 @@ def test_there_is_at_least_one(plan: Callable[..., LaunchPlan], name: str) -> No
         plan(**changed(SOUND[plan], path, 0))
 
 
-PAGED = [plan for plan, given in SOUND.items() if isinstance(given.get("entries"), Entries)]
+PAGED = [plan for plan, given in SOUND.items() if {"entries", "page_rows"} <= given.keys()]
 
 
 @pytest.mark.parametrize("plan", PAGED, ids=lambda plan: plan.__name__)
 def test_a_page_is_no_longer_than_kernels_count(plan: Callable[..., LaunchPlan]) -> None:
     """Else a page that is refused would be cleared in part only."""
     with pytest.raises(LaunchRefused, match=r"'page_rows' .* is 65537; fix: pass at most 65536"):
-        plan(**changed(SOUND[plan], ("entries", "page_rows"), 65537))
+        plan(**SOUND[plan] | {"page_rows": 65537})
 
 
 CHECKED = [plan for plan, given in SOUND.items() if "check" in given and plan is not copies.indexer_gather_plan]

@@ -26,8 +26,8 @@ from kvfsm.kernels.compress import (
     compress_v4,
     compress_v4_plan,
 )
-from kvfsm.kernels.fp8 import Entries, gather_dequantise_v4, gather_dequantise_v4_plan
-from kvfsm.kernels.held import Held
+from kvfsm.kernels.fp8 import gather_dequantise_v4, gather_dequantise_v4_plan
+from kvfsm.kernels.held import Held, Pages
 from kvfsm.kernels.launch import LaunchPlan, Pointer
 from kvfsm.kernels.reading import Check, Side
 from kvfsm.runtime.answers import Reason
@@ -147,15 +147,13 @@ class Engine:
         held = {name: self.launcher.upload(np.ascontiguousarray(getattr(given, name))) for name in arrays}
         counts = {name: getattr(given, name) for name in ("row_count", "row_stride", "position_count", "most")}
         on_device: Windows[Pointer] = Windows(**{name: one.pointer for name, one in held.items()}, **counts, **carried)
-        entries = self.backend.held(fill, layer.kind, layer.entries)
+        filled = self.backend.held(fill, layer.kind, layer.entries)
         plan_of = compress_v4_plan if layer.kind == "compressed_kv" else compress_index_key_plan
-        places = self.places(layer, entries, entries.rows.pointer)
-        return plan_of(layer.compressor, on_device, places, entries.check), entries
+        places = filled.entries(self.pages(layer)), layer.entries, filled.rows.pointer
+        return plan_of(layer.compressor, on_device, *places, filled.check), filled
 
-    def places(self, layer: Layer, held: Held, rows: Pointer) -> Entries:
-        """Pages of a layer, and which entries of them a launch goes to."""
-        pages = self.backend.pages(layer.kind, layer.number, *layer.parts)
-        return Entries(*pages, layer.entries, held.ids.pointer, rows, held.most)
+    def pages(self, layer: Layer) -> Pages:
+        return self.backend.pages(layer.kind, layer.number, *layer.parts)
 
     def carry(self, layer: Layer, fill: Fill, end: int) -> None:
         """The rows before token ``end``, which the window after it is pooled with, into the fill's last slot."""
@@ -259,8 +257,8 @@ def test_what_was_compressed_is_attended_to_where_it_lies() -> None:
         held = engine.backend.held(lease, layer.kind)
         counts = engine.launcher.upload(np.full(held.most, layer.entries, np.uint32))
         out = engine.launcher.empty((held.most, layer.entries, 512), np.uint16)
-        pages = engine.places(layer, held, counts.pointer)
-        engine.launcher.launch(gather_dequantise_v4_plan(pages, out.pointer, held.check))
+        read = held.entries(engine.pages(layer)), layer.entries, counts.pointer
+        engine.launcher.launch(gather_dequantise_v4_plan(*read, out.pointer, held.check))
         found = out.download()
         assert len(found) == 2 and not held.refusals.download().any()
     wanted = np.zeros_like(found)
