@@ -35,6 +35,7 @@ from types import ModuleType
 from typing import Any
 
 from ...spec.checking.check import check_protocol, too_large, with_proofs
+from ...spec.checking.fairness import NeedsScipy
 from ...spec.checking.hunt import TooLargeError
 from ...spec.checking.limits import Ending, Limits, Progress
 from ...spec.checking.proof import prove
@@ -222,6 +223,9 @@ def _check(
         stopped = True
     except TooLargeError as error:
         print(f"kvfsm check: {error}\n  fix: lower its bounds for the hunt, with --bound", file=sys.stderr)
+        return 1
+    except NeedsScipy as missing:
+        print(f"kvfsm check: {missing}", file=sys.stderr)
         return 1
     runtime = RUNTIME if args.package is None else f"{args.package}.runtime"
     written = _write(args.out, rows, spec, runtime) if args.out is not None else []

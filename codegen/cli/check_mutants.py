@@ -56,12 +56,14 @@ def hunted(spec: Spec, chosen: Sequence[Protocol], whole: bool) -> Iterator[Muta
                  for fault in machine_faults(machine)]
     said = _said(spec, chosen, whole)
     catches = hunt(chosen, [fault for _, _, fault in made])
-    for number, ((owner, declared, fault), catch) in enumerate(zip(made, catches, strict=True), 1):
+    try:
+        for number, ((owner, declared, fault), catch) in enumerate(zip(made, catches, strict=True), 1):
+            if sys.stderr.isatty():
+                print(f"\r\x1b[K[{number}/{len(made)}] {fault.name}", end="", file=sys.stderr, flush=True)
+            yield Mutant(owner, declared, catch, said.get(fault.name))
+    finally:
         if sys.stderr.isatty():
-            print(f"\r\x1b[K[{number}/{len(made)}] {fault.name}", end="", file=sys.stderr, flush=True)
-        yield Mutant(owner, declared, catch, said.get(fault.name))
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def wrong_marks(spec: Spec, chosen: Sequence[Protocol], whole: bool, mutants: Sequence[Mutant]) -> list[Problem]:

@@ -54,6 +54,7 @@ def hunt(protocols: Sequence[Protocol], faults: Iterable[MachineFault | Protocol
 
     Raises:
         TooLargeError: a protocol has more states than a mutant may have.
+        NeedsScipy: scipy is missing, and a fault is left to a promise.
 
     """
     search = _Hunt(protocols)

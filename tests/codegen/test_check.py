@@ -337,6 +337,30 @@ def test_mutants_are_told_with_what_killed_them(own: Path, capsys: pytest.Captur
     assert any(name.startswith("toctou reader.") for name in mutants), "faults of steps are made as well"
 
 
+@pytest.mark.parametrize("options", [[], ["--prove"], ["--mutants"]], ids=["alone", "prove", "mutants"])
+def test_what_needs_scipy_says_so(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    if "--prove" in options:
+        pytest.importorskip("z3", reason="needs the package z3-solver")
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)  # as if it were not installed
+    assert main(["check", "toctou", "--spec", str(own), *options]) == 1
+    says = "checking leads_to needs scipy; fix: pip install 'kvfsm[checking]'"
+    told = capsys.readouterr()
+    if "--mutants" in options:
+        assert told.err == f"kvfsm check: {says}\n"
+    else:
+        assert f"'reading_ends' unknown: {says}" in told.out
+
+
+def test_proofs_without_z3_say_so(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "z3", None)
+    assert main(["check", "toctou", "--spec", str(own), "--prove"]) == 2
+    assert capsys.readouterr().err == "kvfsm check: --prove needs Z3\n  fix: pip install 'kvfsm[proofs]'\n"
+
+
 def test_a_fault_that_goes_unnoticed_says_what_to_do() -> None:
     def made(outcome: str) -> Mutant:
         return Mutant("p", False, Catch(f"p a.b: {outcome}", outcome, "p", None, None), None)
