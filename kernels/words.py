@@ -34,11 +34,6 @@ ELEMENTS_MAX = 2**31 - 1
 """Of an array in a launch: threads number themselves in 32 bits, and the last block may go past the end."""
 
 
-def machine_number(kind: str) -> int:
-    """Of a name of ``KINDS``; KeyError when there is none."""
-    return {name: number for number, name in enumerate(MACHINES)}[kind]
-
-
 def event_number(kind: str, event: str) -> int:
     """Of an event of a machine, as ``kv_events`` counts them; KeyError when there is none."""
     return {name: number for number, name in enumerate(KINDS[kind].EVENTS)}[event]

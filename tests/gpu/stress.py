@@ -17,9 +17,9 @@ from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
 from kvfsm.kernels.reading import Check
 from kvfsm.kernels.words import (
+    MACHINES,
     event_number,
     first_places,
-    machine_number,
     unpin_plan,
     validate_pin_plan,
     width_of,
@@ -58,7 +58,7 @@ class Stress:
         self._first = up(first_places({KIND: slots}))
         self._starts = up(np.arange(entries + 1, dtype=np.uint32))
         self._count = up(np.array([entries], np.uint32))
-        self._machines = up(np.full(entries, machine_number(KIND), np.uint8))
+        self._machines = up(np.full(entries, MACHINES.index(KIND), np.uint8))
         self._verdicts = up(np.zeros(entries, np.uint8))
         self._events = up(np.array([event_number(KIND, name) for name in ("evict", "take", "seal")], np.uint32))
         self._none = up(np.zeros(8, np.int64))
@@ -68,7 +68,7 @@ class Stress:
         """Each slot is taken anew so often at most, as far as nobody has it pinned, and left alone before."""
         seal, width = self._seal.pointer, self._seal.pointer.bytes // 8
         values = (
-            machine_number(KIND), self._events.pointer, self._none.pointer, seal, width, self.words.pointer,
+            MACHINES.index(KIND), self._events.pointer, self._none.pointer, seal, width, self.words.pointer,
             self.arena.pointer, self.size, rounds, pause, self.signals.pointer, self.taken.pointer, self.held.pointer,
             self.stopped.pointer,
         )  # fmt: skip
@@ -87,7 +87,7 @@ class Stress:
         n, ids = self.entries, self._row(self._ids, turn)
         expected, arguments = self._row(self.expected, turn), self._row(self.arguments, turn)
         refusals = self._row(self.refusals, turn)
-        peek = (machine_number(KIND), self.words.pointer, ids, n, expected, arguments)
+        peek = (MACHINES.index(KIND), self.words.pointer, ids, n, expected, arguments)
         plans = [LaunchPlan(PEEK, (-(-n // 256), 1, 1), peek)]
         shared: dict[str, Any] = {
             "words": self.words.pointer, "first": self._first.pointer, "references": n,

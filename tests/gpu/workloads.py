@@ -41,9 +41,9 @@ from kvfsm.kernels.packed_form import Cut, cut
 from kvfsm.kernels.reading import Check, Side, answers
 from kvfsm.kernels.topology_check import Ring, Rows, check_topology_plan
 from kvfsm.kernels.words import (
+    MACHINES,
     apply_event_plan,
     first_places,
-    machine_number,
     put_words_plan,
     revalidate_plan,
     unpin_plan,
@@ -305,7 +305,7 @@ def _references(sized: Sized, pins: int = 0) -> tuple[int, dict[str, Any], dict[
     memory = sized.buffer(words)
     taken = {
         "words": memory.pointer, "first": sized.up(first_places({kind: count})), "references": count,
-        "machines": sized.up(np.full(count, machine_number(kind), np.uint8)),
+        "machines": sized.up(np.full(count, MACHINES.index(kind), np.uint8)),
         "slots": sized.up(slots.astype(np.uint32)), "arguments": sized.up(arguments),
     }  # fmt: skip
     given = {"words": words.view(np.int64), "slots": slots, "expected": arguments[0].copy(), "kind": kind}

@@ -477,7 +477,7 @@ def test_a_word_that_the_device_kept_is_sent_again() -> None:
         buffer = here.launcher.buffer_at(here.backend.words.pointer)
         assert buffer is not None
         words = buffer.download()
-        first = int(here.backend.words.first[word_kernels.machine_number("compressed_kv")])
+        first = int(here.backend.words.first[word_kernels.MACHINES.index("compressed_kv")])
         place = first + int(lease.slots["compressed_kv"][1])
         kept = {**table.LAYOUT.unpack(int(words[place])), "generation": 0}
         words[place] = table.LAYOUT.pack(**kept)

@@ -14,7 +14,7 @@ from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, window_gather
 from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Kernel, LaunchPlan, Value
 from kvfsm.kernels.reading import Check
-from kvfsm.kernels.words import event_number, machine_number
+from kvfsm.kernels.words import MACHINES, event_number
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from ..gpu.programs import PATTERN, PUBLISH, REWRITE, program_source
@@ -85,7 +85,7 @@ class Moving:
             "page_checksum": lambda: page_checksum_plan(Entries(arena, 16, 1, ids, 1), 16, out, check=check),
         }  # fmt: skip
         rewrite = (
-            machine_number(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, size, 1,
+            MACHINES.index(self.kind), events, arguments, seal, seal.bytes // 8, self.words.pointer, arena, size, 1,
             self.taken.pointer,
         )  # fmt: skip
         return [readers[self.reader](), LaunchPlan(REWRITE, (1, 1, 1), rewrite)]
@@ -242,7 +242,7 @@ class Publishing(Moving):
     @property
     def plans(self) -> list[LaunchPlan]:
         reader, _ = super().plans
-        numbers = machine_number(self.kind), event_number(self.kind, "seal")
+        numbers = MACHINES.index(self.kind), event_number(self.kind, "seal")
         values = (*numbers, self.seal.pointer, self.words.pointer, self.arena.pointer, PATTERN)
         return [reader, LaunchPlan(PUBLISH, (1, 1, 1), values)]
 

@@ -14,7 +14,7 @@ import pytest
 from kvfsm.kernels import words as family
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.launch import LaunchPlan, Pointer
-from kvfsm.kernels.words import first_places, machine_number
+from kvfsm.kernels.words import MACHINES, first_places
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from ..hostcuda.building import Build
@@ -59,7 +59,7 @@ class Pool:
             "words": self.words.pointer,
             "first": self.first,
             "references": n,
-            "machines": self.up(np.full(n, machine_number(KV), np.uint8)),
+            "machines": self.up(np.full(n, MACHINES.index(KV), np.uint8)),
             "slots": self.up(np.array(slots, np.uint32)),
             "arguments": self.up(arguments),
         }
