@@ -21,10 +21,9 @@ from typing import Any
 import torch
 import transformers
 
-__all__ = ["DTYPES", "NAMES", "build", "fix_threads", "profile_name"]
+from .places import CSA, FULL, HCA, SLIDING
 
-SLIDING, FULL = "sliding_attention", "full_attention"
-CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
+__all__ = ["DTYPES", "NAMES", "build", "fix_threads", "profile_name"]
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -138,7 +138,7 @@ class TransformersAdapter:
                 raise Mismatch(
                     f"layout of {kind}",
                     layout.digest[:16],
-                    "none" if found is None else f"{found.digest[:16]} ({_layout_difference(layout, found)})",
+                    "none" if found is None else f"{found.digest[:16]} ({'; '.join(found.differences(layout)[:3])})",
                     f"read them with the profile that wrote them, or publish them again under {self.profile.name}",
                 )
 
@@ -382,17 +382,3 @@ def _probe(model: Any, config: Any) -> GuardedCache:
     length = max((getattr(config, "compress_rates", None) or {"": 1}).values())
     model(input_ids=torch.zeros((1, length), dtype=torch.long), cache=cache, use_cache=True)
     return cache
-
-
-def _layout_difference(ours: Layout, theirs: Layout) -> str:
-    """The first difference between two layouts, in words."""
-    for mine, other in zip(ours.parts, theirs.parts, strict=False):
-        for name in ("name", "layer", "dtype", "meaning", "row_shape", "rows", "role", "offset", "ratio"):
-            expected, found = getattr(mine, name), getattr(other, name)
-            if expected != found:
-                return f"layer {mine.layer} part {mine.name!r} has {name} {found!r} instead of {expected!r}"
-    if len(ours.parts) != len(theirs.parts):
-        return f"{len(theirs.parts)} parts instead of {len(ours.parts)}"
-    return (
-        f"stride {theirs.slot_bytes} and alignment {theirs.alignment} instead of {ours.slot_bytes} and {ours.alignment}"
-    )

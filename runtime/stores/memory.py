@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .files import bytes_of
 from .store import EpochEnded, Found, Item, Meta, Namespace, ObjectId, Readable, Usage, Verdict, Writable
 
 
@@ -53,7 +54,7 @@ class MemoryStore:
 
     def put_many(self, items: Sequence[Item], *, at_epoch: int | None = None) -> int:
         """See ``Store.put_many``."""
-        copies = [(item.id, bytes(_view(item.payload)), dict(item.meta)) for item in items]
+        copies = [(item.id, bytes(bytes_of(item.payload)), dict(item.meta)) for item in items]
         with self._lock:
             if at_epoch is not None and at_epoch != self._epoch:
                 raise EpochEnded(f"the bytes are of epoch {at_epoch}, and it is {self._epoch} now")
@@ -72,7 +73,7 @@ class MemoryStore:
         if known is None:
             return Found(Verdict.MISS)
         payload, meta = known
-        if len(payload) > len(target := _view(into)):
+        if len(payload) > len(target := bytes_of(into)):
             return Found(Verdict.LAYOUT)
         target[: len(payload)] = payload
         return Found(Verdict.OK, meta, len(payload))
@@ -96,9 +97,3 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-
-def _view(buffer: Readable | Writable) -> memoryview:
-    """The bytes of a buffer, flat."""
-    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
-    return view.cast("B")

@@ -134,7 +134,7 @@ def test_slots_of_another_abi_are_refused_before_a_byte_is_read(other: str, v4: 
     with pytest.raises(Mismatch, match="layout of") as refused:
         v4.adapter.restore(lease)
     assert lease.reads == 0
-    told = "meaning 'gate_raw' instead of 'gate_bias_folded'" if other == "scores" else "dtype 'bfloat16' instead of"
+    told = "meaning: gate_raw, not gate_bias_folded" if other == "scores" else "dtype: bfloat16, not float32"
     assert told in str(refused.value)
 
 

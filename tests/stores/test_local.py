@@ -555,6 +555,13 @@ def test_in_memory_too_an_object_that_does_not_fit_is_of_another_layout() -> Non
     assert not any(into)
 
 
+def test_in_memory_too_a_payload_that_is_not_contiguous_is_refused() -> None:
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="C-contiguous"):
+        store.put(an_id(), np.zeros((8, 8), np.uint8)[:, ::2], meta={})
+    assert not store.objects
+
+
 def test_payloads_lie_at_multiples_of_4096_whatever_their_size() -> None:
     """H-21: bytes per slot that are a multiple of 512 and not of 4096."""
     size = 3098112
