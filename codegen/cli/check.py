@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("protocols", nargs="*", metavar="PROTOCOL", help="which ones (default: all)")
     parser.add_argument("--deep", action="store_true", help="take the greater bounds of each file (its 'deep:')")
     parser.add_argument("--bound", action="append", default=[], metavar="NAME=N", help="change a bound")
-    parser.add_argument("--engine", choices=("auto", "numpy", "c", "cupy"), default="auto", help="default: the fastest")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "numpy", "c", "cupy"),
+        default="auto",
+        help="default: the fastest; cupy has not run on a GPU yet",
+    )
     parser.add_argument(
         "--symmetry", choices=("on", "off"), default="off", help="on: count states that differ only by numbers once"
     )

@@ -4,9 +4,9 @@
   python tests/gpu --only times          one part; may be repeated
   python tests/gpu --out FILE            by default tests/gpu/results/<device>.md, or <device>-<parts>.md with --only
 
-Needs a CUDA device with 4 GiB free, ``pip install -e '.[dev,cuda13]'`` (or ``cuda12``), for graphs and the comparison a
-CUDA build of torch, and for the sanitizer the CUDA toolkit, or ``pip install 'nvidia-cuda-sanitizer-api<14'``. All that
-lacks is said at the start. No network is needed.
+Needs a CUDA device with 4 GiB free, ``pip install -e '.[dev,cuda13]'`` (for drivers of CUDA 12 see README.md), a CUDA
+build of torch for graphs and the comparison, and for the sanitizer the CUDA toolkit, or
+``pip install 'nvidia-cuda-sanitizer-api<14'``. All that lacks is said at the start. No network is needed.
 A part that takes longer than its limit is ended, and the next one runs; all limits together come to 29 minutes.
 Exit code: 0 if all went well, 1 if something failed, 2 without a device.
 """
