@@ -16,9 +16,11 @@ turns away a launch that comes too late, and is no lock.
 A launch that reads without a pin may read while another one writes; both sides do that by relaxed accesses here. Beside
 kernels that write slots by plain stores, PTX calls it a race, which a pin prevents.
 
-Floors in the docstrings are bytes read and written at 4.3 TB/s, which an H200 moves; below 10 MB the launch itself
-takes longer. Beside the bytes, each strip of 8 KiB reads its slot number, generation and refusal (9 bytes) and looks at
-its word twice.
+Floors in the docstrings, here and of the other families, are bytes read and written over 4.3 TB/s, which a device like
+an H200 is assumed to move; below 10 MB the launch itself probably takes longer. Neither that rate nor a launch's time
+has been measured here: ``python tests/gpu --only times`` measures a copy's rate and each kernel's time on a device.
+Beside the bytes, each strip of 8 KiB reads its slot number, generation and refusal (9 bytes) and looks at its word
+twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cold form of a slot, in which its bytes take less room, and which a kernel expands at the speed of memory.
+"""The cold form of a slot, in which its bytes take less room, and which a kernel expands in one pass.
 
 A slot is cut into blocks of at most 256 neighbouring elements of one part. Each is packed for itself, so that each can
 be expanded without the others.
