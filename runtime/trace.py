@@ -25,7 +25,9 @@ Lock = AbstractContextManager[Any]
 
 
 class EventTrace:
-    """The last events of some managers and stores; about 50 bytes an event, and a copy of each pool's words.
+    """The last events of some managers and stores, and a copy of each pool's words.
+
+    A call takes some 600 bytes, and about 20 more for each of its events.
 
     Hand it to ``Manager(trace=...)`` and ``LocalStore(trace=...)``, several of them if need be; ``write`` at any time.
 
