@@ -20,7 +20,7 @@ _HEAD = struct.Struct("<4sBBHQI16s8s")
 _MAGIC = b"KVA1"
 _TEXT_BYTES = 300
 
-Bits = npt.NDArray[np.bool_]
+BoundaryBits = npt.NDArray[np.bool_]
 
 
 class Phase(IntEnum):
@@ -123,7 +123,7 @@ class Saying:
     """What a rank says of one request: whether it admits it, and rows of bits, one a boundary of [1, n]."""
 
     admit: bool
-    sets: tuple[Bits, ...]
+    sets: tuple[BoundaryBits, ...]
 
 
 def pack_sayings(tags: Sequence[bytes], sayings: Sequence[Saying]) -> bytes:
@@ -145,7 +145,7 @@ def unpack_sayings(body: bytes, lengths: Sequence[int], sets: int) -> list[Sayin
     return sayings
 
 
-def greatest(rows: Sequence[Bits]) -> int:
+def greatest(rows: Sequence[BoundaryBits]) -> int:
     """The greatest boundary that is in every one of these sets; 0 if there is none.
 
     >>> greatest([np.array([True, False, True]), np.array([True, True, False])])  # {1, 3} and {1, 2}

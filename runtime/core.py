@@ -255,7 +255,7 @@ class Core:
             return self.index.slots(self.paged.index(kind), spot, 0, boundary)
         return self.index.trail_slots(self.trailing.index(kind), spot, boundary)
 
-    def handle(self, kind: str, spot: Spot, boundary: int) -> int:
+    def last_slot(self, kind: str, spot: Spot, boundary: int) -> int:
         """The slot that stands for the others: of the last granule, or of the boundary's last block."""
         if kind in self.paged:
             segment = self.index.climb(spot.segment, boundary)

@@ -76,19 +76,19 @@ class Drafts:
         state = self._rows
         ends = state.tokens[rows] + counts
         more = np.maximum(0, -(-ends // state.granule) - state.blocks[rows])
-        turn = None if self._window is None else self._window.draft_turn(rows, ends)
+        slide = None if self._window is None else self._window.draft_slide(rows, ends)
         wanted = dict.fromkeys(state.kinds, np.repeat(rows, more)) if more.any() else {}
-        if turn is not None and len(turn):
-            wanted["swa_window"] = turn.rows
+        if slide is not None and len(slide):
+            wanted["swa_window"] = slide.rows
         slots = take_for(state, wanted)
         at = 0
         for row, blocks in zip(rows[more > 0].tolist(), more[more > 0].tolist(), strict=True):
             own = {kind: slots[kind][at : at + blocks] for kind in state.kinds}
             state.put_blocks(row, own, int(state.blocks[row]), int(state.blocks[row]) + blocks)
             at += blocks
-        if self._window is not None and turn is not None:
-            if len(turn):
-                self._window.put_aside(turn, slots["swa_window"])
+        if self._window is not None and slide is not None:
+            if len(slide):
+                self._window.put_aside(slide, slots["swa_window"])
             self._window.reached(rows, ends)
         state.drafts[rows] = counts
 

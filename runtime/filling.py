@@ -19,14 +19,14 @@ from .errors import Refused
 from .fill import Fill
 from .index import Spot
 from .keys import Keys
-from .kinds import PREFILL_VERSION
+from .kinds import INDEXER, KV, PREFILL_VERSION
 from .lease import Done, GivenUp, Lease, still
-from .rebuilding import KEYS, check_entries, forget, seal
+from .rebuilding import check_entries, forget, seal
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-Kept = tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]
+KeptOfKind = tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]
 """Slots of one kind that the index took, and their places."""
 
 
@@ -105,7 +105,7 @@ class Filler:
             if fill.rebuild is None:
                 kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
             else:
-                kept = {KEYS: seal(core, spot, fill, fill.rebuild)}
+                kept = {INDEXER: seal(core, spot, fill, fill.rebuild)}
             keeping = core.keeping(clock, priority, ttl, fill.salt)
             publication.settle(
                 core, spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start
@@ -196,7 +196,7 @@ class Filler:
         if fill.lease_id in self._manager.receipts:
             self._manager.receipts[fill.lease_id][0].check_in_time(self._manager.now)
 
-    def _seal(self, kind: str, spot: Spot, fill: Fill) -> Kept:
+    def _seal(self, kind: str, spot: Spot, fill: Fill) -> KeptOfKind:
         """Publish one kind of a fill; what the index has already is freed."""
         core, pool = self._manager.core, self._manager.core.pools[kind]
         slots, places, generations = fill.slots[kind], fill.places[kind], fill.generations[kind]
@@ -207,10 +207,10 @@ class Filler:
             fresh = publication.add(core, kind, spot, places, slots)
         kept, kept_places, expected = slots[fresh], places[fresh], generations[fresh]
         versions = core.versions(kind, spot, kept_places)
-        if kind == "compressed_kv" and len(kept):
+        if kind == KV and len(kept):
             for _ in range(PREFILL_VERSION):
                 pool.sure("emit", kept, "S16", expected=expected)
-        if kind == "indexer_state" and len(kept):
+        if kind == INDEXER and len(kept):
             pool.sure("index", kept, "S16", expected=expected, to_version=versions)
         if len(kept):
             publication.seal(core, kind, kept, expected, kept_places, versions, lossy=fill.lossy)

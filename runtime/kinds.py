@@ -17,6 +17,8 @@ import numpy.typing as npt
 from .profile import Layout, Profile
 from .trails import TrailSpec
 
+KV, INDEXER = "compressed_kv", "indexer_state"
+
 Numbers = npt.NDArray[np.int64]
 Given = dict[str, npt.ArrayLike]
 
@@ -194,14 +196,14 @@ class SwaWindowRules:
         return {}
 
 
-ALL_KINDS = ("compressed_kv", "uncompressed_tail", "swa_window", "indexer_state")
+ALL_KINDS = (KV, "uncompressed_tail", "swa_window", INDEXER)
 """Kinds that have slots in fast memory, in the order in which answers list them before ``ondisk_prefix``."""
 
 
 def rules_of(profile: Profile) -> dict[str, Rules]:
     """Rules of each kind that a profile has; paged kinds first, KV ahead of what is tied to it."""
     made: dict[str, Rules] = {}
-    for kind in ("compressed_kv", "indexer_state", "uncompressed_tail", "swa_window"):
+    for kind in (KV, INDEXER, "uncompressed_tail", "swa_window"):
         if kind not in profile.kinds:
             continue
         layout = profile.layouts[kind]

@@ -25,7 +25,7 @@ _NONE = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Slide:
     """Blocks that come into rings: block ``blocks[i]`` of row ``rows[i]``, at entry ``places[i]``.
 
     ``leaving[i]`` is the slot at that entry now; the guard where there is none.
@@ -72,39 +72,39 @@ class LiveWindow:
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
-    def turn_to(self, rows: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> Turn:
+    def slide_for(self, rows: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> Slide:
         """What comes in, and leaves, so that each row has its block; pairs that are there already stay out."""
         places = blocks % self.width
         missing = self.blocks[rows, places] != blocks
         rows, blocks, places = rows[missing], blocks[missing], places[missing]
-        return Turn(rows.astype(np.intp), blocks, places, self.slots[rows, places].astype(np.intp))
+        return Slide(rows.astype(np.intp), blocks, places, self.slots[rows, places].astype(np.intp))
 
-    def turn_at(self, rows: Rows) -> Turn:
-        """The turn for each row's next token."""
+    def next_slide(self, rows: Rows) -> Slide:
+        """The slide for each row's next token."""
         if self.block is None:
-            return self.turn_to(_NONE, _NONE)
+            return self.slide_for(_NONE, _NONE)
         at = self._rows.tokens[rows]
         begin = at % self.block == 0
-        return self.turn_to(rows[begin], at[begin] // self.block)
+        return self.slide_for(rows[begin], at[begin] // self.block)
 
-    def turn_over(self, row: int, stop: int) -> Turn:
-        """The turn with which the window of a row ends at ``stop`` tokens."""
+    def final_slide(self, row: int, stop: int) -> Slide:
+        """The slide with which the window of a row ends at ``stop`` tokens."""
         if self.block is None:
-            return self.turn_to(_NONE, _NONE)
+            return self.slide_for(_NONE, _NONE)
         last = -(-stop // self.block)
         blocks = np.arange(last - self.need(stop), last)
-        return self.turn_to(np.full(len(blocks), row, np.intp), blocks)
+        return self.slide_for(np.full(len(blocks), row, np.intp), blocks)
 
-    def put(self, turn: Turn, slots: Rows) -> None:
-        """The blocks of a turn come in; what they replace is the caller's."""
-        self.slots[turn.rows, turn.places], self.blocks[turn.rows, turn.places] = slots, turn.blocks
+    def put(self, slide: Slide, slots: Rows) -> None:
+        """The blocks of a slide come in; what they replace is the caller's."""
+        self.slots[slide.rows, slide.places], self.blocks[slide.rows, slide.places] = slots, slide.blocks
 
-    def put_aside(self, turn: Turn, slots: Rows) -> None:
+    def put_aside(self, slide: Slide, slots: Rows) -> None:
         """The same; what they replace stays with the row, aside."""
-        where = turn.rows, turn.places
+        where = slide.rows, slide.places
         self._aside[where], self._aside_blocks[where] = self.slots[where], self.blocks[where]
         self._drafted[where] = True
-        self.put(turn, slots)
+        self.put(slide, slots)
 
     def begin(self, row: int, slots: Rows, tokens: int) -> None:
         """A row of ``tokens`` tokens has these slots."""
@@ -112,7 +112,7 @@ class LiveWindow:
         if self.block is None:
             self.slots[row, 0] = slots[0]
         else:
-            self.put(self.turn_over(row, tokens), slots)
+            self.put(self.final_slide(row, tokens), slots)
         self.written(row, 0, tokens)
 
     def copies(self, row: int, held: Rows, boundary: int) -> tuple[Rows, Rows]:
@@ -181,14 +181,14 @@ class LiveWindow:
         end = oldest + self.rows if self.block is None else (oldest // self.block + self.width) * self.block
         return np.maximum(0, end - now)
 
-    def draft_turn(self, rows: Rows, stops: Numbers) -> Turn:
-        """The turn for tokens from each row's last one up to ``stops``."""
+    def draft_slide(self, rows: Rows, stops: Numbers) -> Slide:
+        """The slide for tokens from each row's last one up to ``stops``."""
         if self.block is None:
-            return self.turn_to(_NONE, _NONE)
+            return self.slide_for(_NONE, _NONE)
         first = self._rows.tokens[rows] // self.block
         counts = np.maximum(0, -(-stops // self.block) - first)
         blocks = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        return self.turn_to(np.repeat(rows, counts), blocks)
+        return self.slide_for(np.repeat(rows, counts), blocks)
 
     def reached(self, rows: Rows, ends: Numbers) -> None:
         """Positions up to ``ends`` are written, committed or not."""

@@ -178,7 +178,7 @@ class Matcher:
         if spot.at < boundary or any(legal(boundary) != boundary for legal in self.boundary_sets(spot)):
             return False
         return all(
-            core.handle(kind, spot, boundary) == slot and core.pools[kind].generation(slot) == generation
+            core.last_slot(kind, spot, boundary) == slot and core.pools[kind].generation(slot) == generation
             for kind, slot, generation in claim.handles
         )
 
@@ -256,7 +256,7 @@ class Matcher:
     def _claim(self, request: Request, one: _Found, now: int) -> Claim:
         core, handles = self._manager.core, []
         for kind in core.kinds if now else ():
-            slot = core.handle(kind, one.spot, now)
+            slot = core.last_slot(kind, one.spot, now)
             handles.append((kind, slot, core.pools[kind].generation(slot)))
         digests, salt = request.chain()
         return Claim(digests, salt, tuple(handles), self._manager.mark)

@@ -23,14 +23,12 @@ from .core import Core
 from .errors import Refused
 from .fill import Fill
 from .index import Spot
-from .kinds import Numbers
+from .kinds import INDEXER, KV, Numbers
 from .lease import Lease, Receipt
 from .pool import Pool, Slots
 
 if TYPE_CHECKING:
     from .manager import Manager
-
-ENTRIES, KEYS = "compressed_kv", "indexer_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     except BaseException:
         manager.give_up(receipt, None)
         raise
-    pool, old = core.pools[KEYS], slots[missing.in_place]
+    pool, old = core.pools[INDEXER], slots[missing.in_place]
     pool.sure("rebuild_begin", old, "S16", expected=pool.generations(old))
     lossy = _lossy(core, receipt, good, stop) | (answer.replay is not None)
     exact = answer.replay is None and not core.is_lossy(receipt.slots)
@@ -94,8 +92,8 @@ def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
     manager.receipts[receipt.lease_id] = receipt, weakref.ref(lease)
     wanted = lossy[missing.places]
     fill = Fill(
-        manager, manager.number(), owner, manager.epoch, claim.digests, claim.salt, (start, stop), {KEYS: slots},
-        {KEYS: missing.places}, {KEYS: pool.generations(slots)},
+        manager, manager.number(), owner, manager.epoch, claim.digests, claim.salt, (start, stop), {INDEXER: slots},
+        {INDEXER: missing.places}, {INDEXER: pool.generations(slots)},
         store_epoch, bool(wanted.any()), lease.lease_id, manager.site(),
         Rebuild(lease, receipt, good, missing.in_place, wanted),
     )  # fmt: skip
@@ -106,7 +104,7 @@ def begin_rebuild(manager: Manager, answer: Answer, owner: str) -> Fill:
 def check_entries(core: Core, fill: Fill, rebuild: Rebuild) -> None:
     """Raise Refused (STALE) unless the index finds the very entries and keys that the new keys are computed from."""
     spot, receipt = core.index.locate(fill.digests, fill.stop), rebuild.receipt
-    for kind, places in ((ENTRIES, np.arange(fill.stop)), (KEYS, rebuild.key_places)):
+    for kind, places in ((KV, np.arange(fill.stop)), (INDEXER, rebuild.key_places)):
         n, pool, leased = core.paged.index(kind), core.pools[kind], receipt.slots[kind]
         top = _top(places)
         found = core.index.slots(n, spot, 0, top)[places] if core.index.live(n, spot) >= top else leased[:0]
@@ -118,9 +116,9 @@ def check_entries(core: Core, fill: Fill, rebuild: Rebuild) -> None:
 
 def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, Numbers]:
     """Publish rebuilt keys, of the entries' version; returns what the index kept. What others brought by now stays."""
-    pool, n = core.pools[KEYS], core.paged.index(KEYS)
-    slots, places, made = fill.slots[KEYS], fill.places[KEYS], fill.generations[KEYS]
-    versions = core.versions(KEYS, spot, places)
+    pool, n = core.pools[INDEXER], core.paged.index(INDEXER)
+    slots, places, made = fill.slots[INDEXER], fill.places[INDEXER], fill.generations[INDEXER]
+    versions = core.versions(INDEXER, spot, places)
     ours = ~_good(core, _held(core, spot, places), versions)
     back = rebuild.in_place & ours
     pool.sure(
@@ -139,19 +137,19 @@ def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, N
     old = merged[replaced]
     merged[places[ours] - low] = slots[ours]
     core.index.put(n, spot, low, merged, fill.stop)
-    core.retire(KEYS, old[old != merged[replaced]])
+    core.retire(INDEXER, old[old != merged[replaced]])
     publication.revive(core, spot, low)
     return slots[ours], places[ours]
 
 
 def forget(core: Core, fill: Fill, rebuild: Rebuild) -> None:
     """Keys that were to be rebuilt in place will not be: from the first of them on none is found any more."""
-    slots, places = fill.slots[KEYS][rebuild.in_place], fill.places[KEYS][rebuild.in_place]
+    slots, places = fill.slots[INDEXER][rebuild.in_place], fill.places[INDEXER][rebuild.in_place]
     spot = core.index.locate(fill.digests, fill.stop)
     lost = places[_held(core, spot, places) == slots]
     if len(lost):
         top = core.index.climb(spot.segment, int(lost[0]) + 1)
-        core.sever(KEYS, top, int(lost[0]))
+        core.sever(INDEXER, top, int(lost[0]))
         core.index.prune_below(top)
 
 
@@ -168,7 +166,7 @@ def free(pool: Pool, slots: Slots, generations: Numbers) -> None:
 def _check_matched(manager: Manager, claim: Claim, spot: Spot, start: int, stop: int, now: int) -> None:
     """Raise Refused (STALE) where what was matched is not what is there."""
     index, paged = manager.core.index, manager.core.paged
-    entries, keys = (index.ready(paged.index(kind), spot) for kind in (ENTRIES, KEYS))
+    entries, keys = (index.ready(paged.index(kind), spot) for kind in (KV, INDEXER))
     if spot.at < stop or entries < stop or keys != start or (now and not manager.matcher.holds(claim, now)):
         what = f"entries over {entries} granules and keys over {keys}; matched were {stop} and {start}"
         raise Refused(Reason.STALE, "rebuild", what)
@@ -176,7 +174,7 @@ def _check_matched(manager: Manager, claim: Claim, spot: Spot, start: int, stop:
 
 def _held(core: Core, spot: Spot, places: Numbers) -> Slots:
     """Slots of keys that the index finds at ascending granules; -1 for nothing."""
-    n, held = core.paged.index(KEYS), np.full(len(places), -1, np.intp)
+    n, held = core.paged.index(INDEXER), np.full(len(places), -1, np.intp)
     if len(places):
         low, live = int(places[0]), min(core.index.live(n, spot), int(places[-1]) + 1)
         there = places < live
@@ -186,7 +184,7 @@ def _held(core: Core, spot: Spot, places: Numbers) -> Slots:
 
 def _good(core: Core, held: Slots, versions: Numbers) -> npt.NDArray[np.bool_]:
     """Which of these slots have keys of these versions that can be read; -1 has none."""
-    pool = core.pools[KEYS]
+    pool = core.pools[INDEXER]
     there = np.maximum(held, 0)
     good: npt.NDArray[np.bool_] = (
         (held >= 0) & pool.in_state(there, "resident") & (pool.table.fields("version", there) == versions)
@@ -198,8 +196,8 @@ def _missing(core: Core, spot: Spot, start: int, stop: int) -> tuple[_Missing, N
     """What of granules [start, stop) has no good keys, and all granules before ``stop`` that have."""
     places = np.arange(start, stop)
     held = _held(core, spot, places)
-    good = _good(core, held, core.versions(KEYS, spot, places))
-    pool, there = core.pools[KEYS], np.maximum(held, 0)
+    good = _good(core, held, core.versions(INDEXER, spot, places))
+    pool, there = core.pools[INDEXER], np.maximum(held, 0)
     idle = (pool.table.fields("pins", there) == 0) & (pool.table.fields("holds", there) == 0)
     in_place = (held >= 0) & idle & pool.in_state(there, "stale")
     return _Missing(places[~good], held[~good], in_place[~good]), np.concatenate((np.arange(start), places[good]))
@@ -213,7 +211,7 @@ def _pin(manager: Manager, claim: Claim, owner: str, spot: Spot, stop: int, now:
     try:
         for kind in core.kinds:
             if kind in core.paged:
-                places = key_places if kind == KEYS else np.arange(stop)
+                places = key_places if kind == INDEXER else np.arange(stop)
                 found = index.slots(core.paged.index(kind), spot, 0, _top(places))[places]
             else:
                 places, found = core.places(kind, now), core.slots_at(kind, spot, now)
@@ -236,14 +234,14 @@ def _take(manager: Manager, salt: bytes, spot: Spot, missing: _Missing) -> tuple
     To make room, stale keys at the chain's end may be evicted that were to be rebuilt in place: these need new slots,
     too.
     """
-    core, pool = manager.core, manager.core.pools[KEYS]
-    n, in_place, new = core.paged.index(KEYS), missing.in_place, np.empty(0, np.intp)
+    core, pool = manager.core, manager.core.pools[INDEXER]
+    n, in_place, new = core.paged.index(INDEXER), missing.in_place, np.empty(0, np.intp)
     need = int(np.count_nonzero(~in_place))
     if need > pool.free:
-        core.check_room(KEYS, len(in_place))
+        core.check_room(INDEXER, len(in_place))
     try:
         while need > len(new):
-            new = np.concatenate((new, manager.take({KEYS: need - len(new)}, "take", salt=salt)[KEYS]))
+            new = np.concatenate((new, manager.take({INDEXER: need - len(new)}, "take", salt=salt)[INDEXER]))
             in_place = in_place & (missing.places < core.index.live(n, spot))
             need = int(np.count_nonzero(~in_place))
     except BaseException:
@@ -257,7 +255,7 @@ def _take(manager: Manager, salt: bytes, spot: Spot, missing: _Missing) -> tuple
 def _lossy(core: Core, receipt: Receipt, key_places: Numbers, stop: int) -> npt.NDArray[np.bool_]:
     """By granule, whether what its keys are computed from rests on a lossy form or on a replay."""
     at = np.zeros(stop, np.bool_)
-    by_kind: Mapping[str, Numbers] = {ENTRIES: np.arange(stop), KEYS: key_places}
+    by_kind: Mapping[str, Numbers] = {KV: np.arange(stop), INDEXER: key_places}
     for kind, slots in receipt.slots.items():
         lossy = core.pools[kind].table.fields("lossy", slots) != 0
         if kind in by_kind:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Registered:
     """One tensor of one layer in all slots: ``length`` bytes from address ``base`` on, slot i at ``i * stride``.
 
     ``index`` is its place in the order; ``item_bytes`` are the bytes of one slot's part.
@@ -38,7 +38,7 @@ class Region:
     item_bytes: int
 
 
-Register = Callable[[Region], object]
+Register = Callable[[Registered], object]
 """Makes one region known to the engine, or the engine forget it; what it raises goes to the caller."""
 
 
@@ -55,14 +55,14 @@ class Registration:
 
     def __init__(self, manager: Manager, register: Register, deregister: Register) -> None:
         self._manager, self._register, self._deregister = manager, register, deregister
-        self._regions: tuple[Region, ...] = ()
+        self._regions: tuple[Registered, ...] = ()
 
     @property
-    def regions(self) -> tuple[Region, ...]:
+    def regions(self) -> tuple[Registered, ...]:
         """What the engine knows now, in order; empty while nothing is registered."""
         return self._regions
 
-    def register(self) -> tuple[Region, ...]:
+    def register(self) -> tuple[Registered, ...]:
         """Make the engine know all regions, or none.
 
         Raises:
@@ -119,7 +119,7 @@ class Registration:
             self._add(before)
             raise
 
-    def _add(self, regions: tuple[Region, ...]) -> None:
+    def _add(self, regions: tuple[Registered, ...]) -> None:
         """All of them, or none; where even that fails, ``regions`` says what the engine knows."""
         for region in regions:
             try:
@@ -147,12 +147,12 @@ class Registration:
         self._regions = self._regions[:-1]
 
 
-def regions_of(profile: Profile, arenas: Mapping[str, Arena]) -> tuple[Region, ...]:
+def regions_of(profile: Profile, arenas: Mapping[str, Arena]) -> tuple[Registered, ...]:
     """Every tensor of every layer over some arenas, in the order of the profile's groups."""
-    found: list[Region] = []
+    found: list[Registered] = []
     for kind, part in profile.tensors():
         arena, item = arenas[kind], part.payload_bytes
         length = (len(arena) - 1) * arena.stride + item if len(arena) else 0
         base = arena.base + part.offset
-        found.append(Region(len(found), kind, part.layer, part.name, base, length, arena.stride, item))
+        found.append(Registered(len(found), kind, part.layer, part.name, base, length, arena.stride, item))
     return tuple(found)

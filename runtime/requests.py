@@ -33,7 +33,7 @@ from .live_rows import GUARD, Rows
 from .preemption import Preempted
 from .row_life import RowLife
 from .row_publishing import RowPublisher
-from .row_slots import take_with_turn
+from .row_slots import take_with_slide
 from .row_tables import RowTables
 from .row_words import RowWords
 from .storing import WriteThrough
@@ -176,8 +176,8 @@ class RequestTable(RowTables):
             last = -(-stop // self._granule)
             self._check_capacity(last)
             wanted = dict.fromkeys(state.kinds, np.full(last - blocks, row)) if last > blocks else {}
-            turn = None if self._window is None else self._window.turn_over(row, stop)
-            slots = take_with_turn(self._rows, self._window, wanted, turn, done)
+            slide = None if self._window is None else self._window.final_slide(row, stop)
+            slots = take_with_slide(self._rows, self._window, wanted, slide, done)
             if wanted:
                 state.put_blocks(row, slots, blocks, last)
             state.tokens[row] = stop
@@ -475,8 +475,8 @@ class RequestTable(RowTables):
         if len(fresh):
             self._check_capacity(int(state.blocks[fresh].max()) + 1)
         wanted = dict.fromkeys(state.kinds, fresh) if len(fresh) else {}
-        turn = None if self._window is None else self._window.turn_at(rows)
-        slots = take_with_turn(self._rows, self._window, wanted, turn, done)
+        slide = None if self._window is None else self._window.next_slide(rows)
+        slots = take_with_slide(self._rows, self._window, wanted, slide, done)
         if len(fresh):
             for kind in state.kinds:
                 state.tables[kind][fresh, state.blocks[fresh]] = slots[kind]

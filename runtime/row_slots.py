@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
-from .live_window import LiveWindow, Turn
+from .live_window import LiveWindow, Slide
 
 
 def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
@@ -52,10 +52,10 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
     return slots
 
 
-def take_with_turn(
-    state: LiveRows, window: LiveWindow | None, wanted: Mapping[str, Rows], turn: Turn | None, done: Done | None
+def take_with_slide(
+    state: LiveRows, window: LiveWindow | None, wanted: Mapping[str, Rows], slide: Slide | None, done: Done | None
 ) -> dict[str, Rows]:
-    """Slots of paged kinds and for the window's turn, all or nothing; those of the turn are put in the ring.
+    """Slots of paged kinds and for the window's slide, all or nothing; those of the slide are put in the ring.
 
     What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring. A block
     comes into the slot that has just left its place, where it may: a full window needs no slot more then.
@@ -64,26 +64,26 @@ def take_with_turn(
         state: of the rows.
         window: their windows; None where the model has none.
         wanted: by paged kind the row of each slot.
-        turn: blocks that come into windows.
+        slide: blocks that come into windows.
         done: whether the device has ended the steps begun before; slots that leave a window wait for it.
 
     Raises:
         Refused, Exception: as ``take_for``.
     """
-    if window is None or turn is None or not len(turn):
+    if window is None or slide is None or not len(slide):
         return take_for(state, wanted) if wanted else {}
-    pool, held = state.pool("swa_window"), turn.leaving.copy()
+    pool, held = state.pool("swa_window"), slide.leaving.copy()
     leaving = held[held != GUARD]
     stays = np.isin(held, pool.usable(leaving)) & (done is None)
-    slots = take_for(state, {**wanted, "swa_window": turn.rows[~stays]})
+    slots = take_for(state, {**wanted, "swa_window": slide.rows[~stays]})
     state.give_up("swa_window", held[~stays & (held != GUARD)], done)
-    for salt, theirs in _by_salt(state, turn.rows):
+    for salt, theirs in _by_salt(state, slide.rows):
         again = held[stays & theirs]
         state.give_up("swa_window", again, None)
         own = pool.take(len(again), pool.rules.take(), tenant=state.manager.core.tenant(salt), clear=False)
         assert np.array_equal(own, np.sort(again)), "what was given back last is taken first"
     held[~stays] = slots["swa_window"]
-    window.put(turn, held)
+    window.put(slide, held)
     return slots
 
 

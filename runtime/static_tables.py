@@ -47,7 +47,7 @@ class Placer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StaticTable:
     """One table: as it is filled, and as launches see it."""
 
     host: Host
@@ -72,10 +72,10 @@ class StaticTables:
         self.paged = tuple(kind for kind in manager.core.paged if kind in self.widths)
         hosts: dict[str, Host] = {kind: np.full((rows, width), GUARD, np.int32) for kind, width in self.widths.items()}
         hosts["positions"], hosts["live"] = np.zeros((rows, 1), np.int64), np.zeros((1, 1), np.int64)
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, StaticTable] = {}
         for name, host in hosts.items():
             placed = placer.place(name, host)
-            self.tables[name] = Table(host, placed, placer.address(placed))
+            self.tables[name] = StaticTable(host, placed, placer.address(placed))
         self._filled = dict.fromkeys(self.paged, 0)  # leading columns that may hold slots
         self._changed = {name: table.host.shape[1] for name, table in self.tables.items()}
         self.point_at_scratch()

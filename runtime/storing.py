@@ -31,7 +31,7 @@ Held = Mapping[str, tuple[Slots, Numbers]]
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class OpenWrite:
     """One write to the store, of whatever is held: its number, the slots, and in debug mode the call that began it."""
 
     number: int
@@ -73,7 +73,7 @@ class Storer:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._numbers = itertools.count(1)
-        self.open: list[Writing] = []
+        self.open: list[OpenWrite] = []
         self.error: str | None = None
 
     def hold(self, kept: Kept) -> Held:
@@ -92,7 +92,7 @@ class Storer:
             for kind, (slots, generations) in held.items():
                 pools[kind].sure("unhold", slots, "S9", expected=generations)
             raise
-        self.open.append(Writing(next(self._numbers), held, self._manager.site()))
+        self.open.append(OpenWrite(next(self._numbers), held, self._manager.site()))
         return held
 
     def unhold(self, held: Held, segment: Segment, at: int) -> None:

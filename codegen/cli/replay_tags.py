@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...runtime.keys import Keys
+from ...runtime.kinds import INDEXER, KV
 from ...runtime.manager import Manager
-from ...runtime.rebuilding import ENTRIES, KEYS, Rebuild
+from ...runtime.rebuilding import Rebuild
 from .replay_pools import TAG_BYTES
 
 Tags = npt.NDArray[np.uint8]
@@ -95,7 +96,7 @@ class Tagger:
     def check_leased(self, rebuild: Rebuild, stop: int, tags: Tags) -> list[str]:
         """The same of what indexer keys before token ``stop`` are computed from."""
         slots, boundary = rebuild.lease.slots, rebuild.lease.length // self._manager.profile.granule
-        paged = {ENTRIES: np.arange(stop // self._manager.profile.granule), KEYS: rebuild.key_places}
+        paged = {KV: np.arange(stop // self._manager.profile.granule), INDEXER: rebuild.key_places}
         wrong = [text for kind, places in paged.items() for text in self._differing(kind, slots[kind], places, tags)]
         return wrong + self.check({kind: held for kind, held in slots.items() if kind not in paged}, boundary, tags)
 

@@ -29,7 +29,7 @@ _PLACE = np.dtype([("segment", np.int64), ("offset", np.int64), ("payload_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class OpenRead:
     """One read of one object that `Directory.open` allowed. ``segment`` and ``offset`` are where its record starts."""
 
     slot: int
@@ -205,9 +205,9 @@ class Directory:
 
     # Reading.
 
-    def open(self, names: Sequence[bytes], epoch: int) -> list[Handle | Verdict | None]:
+    def open(self, names: Sequence[bytes], epoch: int) -> list[OpenRead | Verdict | None]:
         """Start a read of each name, no name twice: a verdict where it may not be read, None where too many read it."""
-        answers: list[Handle | Verdict | None] = [self._absent(name) for name in names]
+        answers: list[OpenRead | Verdict | None] = [self._absent(name) for name in names]
         known = [place for place, name in enumerate(names) if name in self._slots]
         slots = np.array([self._slots[names[place]] for place in known], np.intp)
         generations = self._generations(slots)
@@ -216,7 +216,7 @@ class Directory:
         self.meta["last_use"][slots[np.array(codes, np.uint8) == 0]] = self._clock
         for place, slot, generation, code in zip(known, slots.tolist(), generations.tolist(), codes, strict=True):
             if code == 0:
-                answers[place] = Handle(slot, generation, *self._places[slot].tolist())
+                answers[place] = OpenRead(slot, generation, *self._places[slot].tolist())
             elif code == Refusal.TOO_MANY_READERS:
                 answers[place] = None
             elif code in (Refusal.EPOCH, Refusal.EXPIRED):
@@ -225,23 +225,23 @@ class Directory:
                 answers[place] = Verdict(int(self._verdicts[slot]))
         return answers
 
-    def close(self, handles: Sequence[Handle], verdicts: Sequence[Verdict | None]) -> list[Verdict | None]:
+    def close(self, reads: Sequence[OpenRead], verdicts: Sequence[Verdict | None]) -> list[Verdict | None]:
         """End reads with what they found, None for nothing. An object whose bytes are wrong is not opened again.
 
         Returns:
             The verdicts, or worse ones where an object expired or was condemned meanwhile.
 
         """
-        slots = np.array([handle.slot for handle in handles], np.intp)
-        generations = np.array([handle.generation for handle in handles], np.int64)
+        slots = np.array([read.slot for read in reads], np.intp)
+        generations = np.array([read.generation for read in reads], np.int64)
         judged = np.array([verdict is not None for verdict in verdicts], np.bool_)
         good = np.array([verdict is Verdict.OK for verdict in verdicts], np.bool_)
-        codes = np.zeros(len(handles), np.uint8)
+        codes = np.zeros(len(reads), np.uint8)
         codes[judged] = self.table.verify(slots[judged], expected=generations[judged], ok=good[judged])
         self._applied(self.table.whole.close(slots, expected=generations))
         ended = list(verdicts)
         for place in np.flatnonzero(judged & (~good | (codes != 0))).tolist():
-            slot, verdict = handles[place].slot, verdicts[place]
+            slot, verdict = reads[place].slot, verdicts[place]
             if verdict is Verdict.OK:
                 expired = codes[place] == Refusal.EXPIRED
                 ended[place] = Verdict.EPOCH if expired else Verdict(int(self._verdicts[slot]))

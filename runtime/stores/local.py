@@ -34,7 +34,7 @@ from ..table import Table
 from ..trace import EventTrace
 from .census import census, current_epoch
 from .collecting import Collector
-from .directory import Directory, Handle
+from .directory import Directory, OpenRead
 from .failures import failure
 from .files import (
     BLOCK_BYTES,
@@ -250,34 +250,34 @@ class LocalStore:
             if all(one is None for one in opened.values()):
                 self._readable.wait()
                 return {}
-            handles = {place: one for place, one in opened.items() if isinstance(one, Handle)}
-            segments = {place: self._log.acquire(handle.segment) for place, handle in handles.items()}
+            reads = {place: one for place, one in opened.items() if isinstance(one, OpenRead)}
+            segments = {place: self._log.acquire(one.segment) for place, one in reads.items()}
         answers = {place: Found(one) for place, one in opened.items() if isinstance(one, Verdict)}
-        read: dict[int, Header | Verdict] = {}
+        headers: dict[int, Header | Verdict] = {}
         names = {place: name for name, place in turn.items()}
         try:
-            for place, handle in handles.items():
-                if handle.payload_bytes <= len(views[place]):
-                    target, identity = views[place][: handle.payload_bytes], self._directory.parts(names[place])
-                    room = views[place][: round_up(handle.payload_bytes, BLOCK_BYTES)] if self._direct else None
-                    read[place] = self._records.read(segments[place], handle.offset, identity, epoch, target, room)
+            for place, one in reads.items():
+                if one.payload_bytes <= len(views[place]):
+                    target, identity = views[place][: one.payload_bytes], self._directory.parts(names[place])
+                    room = views[place][: round_up(one.payload_bytes, BLOCK_BYTES)] if self._direct else None
+                    headers[place] = self._records.read(segments[place], one.offset, identity, epoch, target, room)
         except OSError as problem:
             raise failure(problem, self.path, "nothing was read") from problem
         finally:
             with self._readable:
-                verdicts = [_verdict_of(read.get(place)) for place in handles]
-                ended = self._directory.close(tuple(handles.values()), verdicts)
+                verdicts = [_verdict_of(headers.get(place)) for place in reads]
+                ended = self._directory.close(tuple(reads.values()), verdicts)
                 for segment in segments.values():
                     self._log.release(segment)
                 self._readable.notify_all()
-        for (place, handle), verdict in zip(handles.items(), ended, strict=True):
-            header = read.get(place)
+        for (place, one), verdict in zip(reads.items(), ended, strict=True):
+            header = headers.get(place)
             if verdict is None:
                 answers[place] = Found(Verdict.LAYOUT)  # the caller's slot is too small for the object
             elif isinstance(header, Header) and verdict is Verdict.OK:
                 answers[place] = Found(Verdict.OK, header.meta, header.payload_bytes)
             else:
-                views[place][: handle.payload_bytes] = bytes(handle.payload_bytes)
+                views[place][: one.payload_bytes] = bytes(one.payload_bytes)
                 answers[place] = Found(verdict)
         return answers
 

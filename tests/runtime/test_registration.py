@@ -14,7 +14,7 @@ from kvfsm.runtime.generated import Refusal
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.registration import Region, Registration
+from kvfsm.runtime.registration import Registered, Registration
 
 PROFILE = PROFILES["tiny_deepseek_v4"]
 A = PROFILE.granule
@@ -27,21 +27,21 @@ class Engine:
     """
 
     def __init__(self) -> None:
-        self.known: list[Region] = []
-        self.calls: list[tuple[str, Region]] = []
+        self.known: list[Registered] = []
+        self.calls: list[tuple[str, Registered]] = []
         self.fails: set[int] = set()
 
-    def register(self, region: Region) -> None:
+    def register(self, region: Registered) -> None:
         self._called("register", region)
         assert region not in self.known, "registered twice"
         assert not any(one.base == region.base for one in self.known), "two regions at one address"
         self.known.append(region)
 
-    def deregister(self, region: Region) -> None:
+    def deregister(self, region: Registered) -> None:
         self._called("deregister", region)
         self.known.remove(region)
 
-    def _called(self, what: str, region: Region) -> None:
+    def _called(self, what: str, region: Registered) -> None:
         self.calls.append((what, region))
         if len(self.calls) in self.fails:
             raise OSError(f"call {len(self.calls)} fails")
