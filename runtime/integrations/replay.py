@@ -1,9 +1,9 @@
 """Rebuild a sliding window from tokens, when only the entries that grow with the prompt were kept.
 
 The window rows of layer l at position p depend on the window of layer l - 1 over [p - (W - 1), p], and so on down, so
-``layers * (W - 1)`` tokens before the boundary have to be run again: ``policy.replay_range`` counts them. Entries that
-were kept (compressed KV, full KV, indexer keys, carried rows) are read but not written: emitting them again from
-half-built windows would spoil them.
+at least ``layers * (W - 1)`` tokens before the boundary have to be run again, from the start of a granule on:
+``policy.replay_range`` counts them. Entries that were kept (compressed KV, full KV, indexer keys, carried rows) are
+read but not written: emitting them again from half-built windows would spoil them.
 
 The result is *approximate*: kernels sum over other shapes than in the first run, so rows agree to rounding, about 1e-6
 in float32, and not to the bit. Whoever uses it must say so.

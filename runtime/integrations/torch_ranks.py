@@ -8,7 +8,7 @@ A process group is made by whoever starts the processes; this only exchanges byt
 
 With gloo each pair of ranks exchanges directly, so a rank knows which other it misses. Other backends, such as nccl,
 use one collective over tensors on their device. What agreements exchange is small and lies in host memory: a gloo group
-beside an nccl group spares the copies, and names a lost rank better.
+beside an nccl group spares the copies, and names a lost rank better. Over nccl this has not run on GPUs yet.
 
 Give the group to nobody else: a message of another could be taken for one of ours.
 """
