@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .errors import KvfsmError
+
 OnIncommensurate = Literal["report", "refuse", "pad"]
 
 
-class ProfileError(ValueError):
+class ProfileError(KvfsmError, ValueError):
     """A profile, layout, pool or span that doesn't fit: where, what was found, and how to fix it."""
 
     def __init__(self, where: str, what: str, fix: str) -> None:
