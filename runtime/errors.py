@@ -65,8 +65,8 @@ class Refused(KvfsmError):
     """The manager does not do what was asked; nothing has changed.
 
     ``refusal`` is the word for why: a ``Reason`` such as STALE, or a word that machines alone have, such as PINNED.
-    ``layer`` names the part that judged: "whole block", "kernel ABI", "intersection", "alignment", "lease", "pool",
-    "publish", "load".
+    ``layer`` names the part that judged: "pool", "lease", "publish", "load", "rebuild", "requests", "admission",
+    "scheduler", "ranks", "memory", "registration", "graph", "device". The four layers of a read are ``Answer.layer``'s.
     """
 
     def __init__(self, refusal: Reason | IntEnum, layer: str, detail: str):
