@@ -83,7 +83,8 @@ def alignment(arenas: Mapping[str, Arena], copy_bytes: int, io_bytes: int) -> st
         io_bytes: the same for the I/O mode; 1 for buffered I/O.
     """
     for kind, arena in arenas.items():
-        for (what, value), multiple in product((("base", arena.base), ("stride", arena.stride)), (copy_bytes, io_bytes)):
+        placed = ("base", arena.base), ("stride", arena.stride)
+        for (what, value), multiple in product(placed, (copy_bytes, io_bytes)):
             if value % multiple:
                 return f"{what} {value:#x} of {kind} is not a multiple of {multiple} bytes"
     return None

@@ -1,7 +1,7 @@
 // What kernels find out about slots, prefixes and captured launches: page_checksum, verified_prefix, check_topology.
 //
 // A block has a page, a request or a row, alone: nobody waits for another block, and nothing needs clearing beforehand.
-// Specs, plans and references: kernels/checks.py.
+// Specs, plans and references: kernels/checks.py and topology_check.py.
 
 constexpr kv_u32 kThreads = 256;
 constexpr kv_u32 kWarps = kThreads / kWarpLanes;
