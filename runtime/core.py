@@ -23,7 +23,7 @@ from .index import Index, Segment, Spot
 from .isolation import UNKNOWN, Isolation
 from .keeping import NEVER, Deadlines, Keeping
 from .kinds import PREFILL_VERSION, Numbers, rules_of, trail_of
-from .policy import WindowPolicy
+from .policy import WindowPolicy, replay_range
 from .pool import Pool, Slots
 from .profile import Profile
 from .room import Room
@@ -297,6 +297,11 @@ class Core:
         """The same of all that a chain holds for boundary ``stop``; kinds without lossy slots are not looked up."""
         lossy = [kind for kind in self.kinds if self.pools[kind].lossy]
         return bool(lossy) and self.is_lossy({kind: self._held(kind, spot, stop) for kind in lossy})
+
+    def replay(self, tokens: int) -> range | None:
+        """Tokens to compute again before one goes on from ``tokens``; None where windows are kept, or are none."""
+        kept = "swa_window" in self.trailing or "swa_window" not in self.pools
+        return None if kept else replay_range(self.profile, tokens)
 
     def _held(self, kind: str, spot: Spot, stop: int) -> npt.NDArray[np.int32]:
         """Slots of a kind that a chain holds for a boundary: granules [0, stop) as far as they go, or its end."""

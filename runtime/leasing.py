@@ -19,7 +19,6 @@ from .arguments import check_is
 from .errors import Refused
 from .leaks import Leak
 from .lease import Done, Lease, Receipt, both, still
-from .policy import replay_range
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -160,9 +159,7 @@ class Lessor:
     def _lease(self, receipt: Receipt, answer: Answer, lossy: bool) -> Lease:
         manager = self._manager
         slots = {kind: held.astype(np.int32) for kind, held in receipt.slots.items()}
-        replay = None
-        if "swa_window" in manager.core.pools and "swa_window" not in slots:
-            replay = replay_range(manager.profile, answer.now)
+        replay = manager.core.replay(answer.now)
         exact = not lossy and replay is None
         lease = Lease(manager, receipt.lease_id, receipt.owner, answer.now, exact, replay, slots)
         self.receipts[receipt.lease_id] = (receipt, weakref.ref(lease))

@@ -28,7 +28,6 @@ from .layers import (
     kernel_abi,
     whole_block,
 )
-from .policy import replay_range
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -400,9 +399,7 @@ class Matcher:
         manager, granule = self._manager, self._manager.profile.granule
         now, objects = said.now, said.objects
         length = plan.boundary if plan is not None else now
-        replay = None
-        if length and "swa_window" in manager.core.pools and "swa_window" not in manager.core.trailing:
-            replay = replay_range(manager.profile, length * granule)
+        replay = manager.core.replay(length * granule) if length else None
         for kind, one in objects.items():
             if one.verdict == "MISS" and 0 < length * granule <= one.length:
                 objects[kind] = replace(one, verdict="HIT", tier="memory")  # it waits for the others
