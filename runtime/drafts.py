@@ -16,17 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from .answers import Reason
 from .errors import Refused
+from .kinds import Numbers
 from .lease import Done
 from .live_rows import LiveRows, Rows
 from .live_window import LiveWindow
 from .profile import Profile
 from .row_slots import take_for
-
-Numbers = npt.NDArray[np.int64]
 
 
 class Drafts:

@@ -12,8 +12,8 @@ from .answers import Plan, Reason
 from .core import Core
 from .errors import Refused
 from .index import Spot
-from .kinds import KV
-from .ticket import Numbers, Slots
+from .kinds import KV, Numbers
+from .pool import Slots
 
 
 def check_packed(core: Core, plan: Plan, spot: Spot) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .keys import DIGEST_BYTES
-from .trails import Marks, Runs, Slots, TrailSpec
+from .trails import Marks, Runs, Slots32, TrailSpec
 
 ANCHOR = 64
 
@@ -52,7 +52,7 @@ class Segment:
         self.end = base + len(digests) // DIGEST_BYTES
         self.digests = digests
         self.kids: dict[Segment, None] = {}
-        self.slots: list[Slots] = [_NOTHING] * paged
+        self.slots: list[Slots32] = [_NOTHING] * paged
         self.live = [0] * paged
         self.ready = [0] * paged
         self.live_kids = [0] * paged  # children with any live granule of the kind: none makes this a leaf of the kind
@@ -62,7 +62,7 @@ class Segment:
         self.skip_epoch = [-1] * features
 
 
-_NOTHING: Slots = np.empty(0, np.int32)
+_NOTHING: Slots32 = np.empty(0, np.int32)
 _NO_PLACES: NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -159,7 +159,7 @@ class Index:
         starts, stops = (np.concatenate(side) for side in zip(*parts[::-1], strict=True))
         return self.specs[trail].valid(starts, stops, min(at_most, spot.at))
 
-    def slots(self, kind: int, spot: Spot, low: int, high: int) -> Slots:
+    def slots(self, kind: int, spot: Spot, low: int, high: int) -> Slots32:
         """Slots of a paged kind over granules [low, high) of a chain that holds them all."""
         parts, segment = [], self.climb(spot.segment, high)
         while high > low:
@@ -170,7 +170,7 @@ class Index:
                 segment = _parent(segment)
         return np.concatenate(parts[::-1]) if parts else _NOTHING
 
-    def trail_slots(self, trail: int, spot: Spot, boundary: int) -> Slots:
+    def trail_slots(self, trail: int, spot: Spot, boundary: int) -> Slots32:
         """Slots that a valid boundary needs of a trailing kind, in order of their places; empty for boundary 0."""
         if not boundary:
             return _NOTHING
@@ -260,7 +260,7 @@ class Index:
         self.segment_count += 1
         return head
 
-    def put(self, kind: int, spot: Spot, low: int, slots: Slots, ready: int) -> None:
+    def put(self, kind: int, spot: Spot, low: int, slots: Slots32, ready: int) -> None:
         """Make granules [low, low + len(slots)) hold these slots, right behind the chain's live ones (or over them).
 
         ``ready`` is the number of granules of the chain, from its start, that can then be read at once.
@@ -273,7 +273,7 @@ class Index:
             if high > low:
                 segment = _parent(segment)
 
-    def add(self, trail: int, spot: Spot, places: Sequence[int], slots: Slots) -> NDArray[np.bool_]:
+    def add(self, trail: int, spot: Spot, places: Sequence[int], slots: Slots32) -> NDArray[np.bool_]:
         """Make ascending places of a trailing kind resident; True where one already was, whose slot stays."""
         held = np.zeros(len(places), np.bool_)
         segment, high = spot.segment, len(places)
@@ -287,7 +287,7 @@ class Index:
 
     # ---- removal ------------------------------------------------------------------------------------------------
 
-    def cut(self, kind: int, segment: Segment, keep: int) -> Slots:
+    def cut(self, kind: int, segment: Segment, keep: int) -> Slots32:
         """Drop a paged kind's slots past the first ``keep`` of a segment whose children hold none; returns them."""
         gone = segment.slots[kind][keep : segment.live[kind]].copy()
         if segment.live[kind] and not keep:
@@ -296,7 +296,7 @@ class Index:
         segment.ready[kind] = min(segment.ready[kind], keep)
         return gone
 
-    def sever(self, kind: int, spot: Spot, at: int) -> Slots:
+    def sever(self, kind: int, spot: Spot, at: int) -> Slots32:
         """Drop a paged kind from granule ``at`` on, in every branch below; returns the slots. Cost: the subtree."""
         start = self.climb(spot.segment, at + 1)
         gone = []
@@ -317,7 +317,7 @@ class Index:
             self._epoch[self.paged + kind] += 1
         segment.ready[kind] = ready
 
-    def drop(self, trail: int, segment: Segment, low: int, high: int) -> Slots:
+    def drop(self, trail: int, segment: Segment, low: int, high: int) -> Slots32:
         """Drop places [low, high) of a trailing kind, all resident at or above ``segment``; returns their slots."""
         parts = []
         while high > low:
@@ -476,7 +476,7 @@ class Index:
             above = above.parent
         return total
 
-    def _put(self, kind: int, segment: Segment, start: int, slots: Slots, ready: int) -> None:
+    def _put(self, kind: int, segment: Segment, start: int, slots: Slots32, ready: int) -> None:
         offset, end = start - segment.base, start - segment.base + len(slots)
         held = segment.slots[kind]
         if end > len(held):
@@ -490,7 +490,7 @@ class Index:
         segment.live[kind] = max(segment.live[kind], end)
         self.set_ready(kind, segment, max(segment.ready[kind], min(segment.live[kind], ready - segment.base)))
 
-    def _add(self, trail: int, segment: Segment, places: Sequence[int], slots: Slots) -> NDArray[np.bool_]:
+    def _add(self, trail: int, segment: Segment, places: Sequence[int], slots: Slots32) -> NDArray[np.bool_]:
         self._gained(segment, 2 * self.paged + trail)
         held = segment.trails[trail]
         if held is None:

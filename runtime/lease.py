@@ -30,11 +30,11 @@ from .answers import Reason
 from .errors import Refused
 from .handle import Handle
 from .index import Segment
+from .trails import Slots32
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-Slots = npt.NDArray[np.int32]
 Done = Callable[[], bool]
 """Says whether the device has ended what it may do with some slots."""
 
@@ -65,7 +65,7 @@ class Component:
     base: int
     stride: int
     item_bytes: int
-    slots: Slots
+    slots: Slots32
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Lease(Handle):
         length: int,
         exact: bool,
         replay: range | None,
-        slots: Mapping[str, Slots],
+        slots: Mapping[str, Slots32],
     ) -> None:
         super().__init__(manager)
         self.revoked = False

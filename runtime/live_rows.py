@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .index import Segment
 from .lease import Done, GivenUp
-from .pool import Pool
+from .pool import Pool, Slots
 from .profile import Profile
 from .trails import NO_SLOT
 
@@ -91,11 +91,11 @@ class LiveRows:
         """The slots of a kind."""
         return self.manager.core.pools[kind]
 
-    def held(self, kind: str, row: int, start: int, stop: int) -> Rows:
+    def held(self, kind: str, row: int, start: int, stop: int) -> Slots:
         """Slots of a paged kind over granules [start, stop) of a row."""
         return self.tables[kind][row, start:stop].astype(np.intp)
 
-    def put_blocks(self, row: int, slots: dict[str, Rows], start: int, stop: int) -> None:
+    def put_blocks(self, row: int, slots: dict[str, Slots], start: int, stop: int) -> None:
         """Granules [start, stop) of a row come in, with nothing in them yet."""
         for kind in self.kinds:
             self.tables[kind][row, start:stop] = slots[kind]

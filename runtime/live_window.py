@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .kinds import Numbers
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
+from .pool import Slots
 from .profile import Profile
 
-Numbers = npt.NDArray[np.int64]
 KIND = "swa_window"
 _NONE = np.empty(0, np.intp)
 
@@ -34,7 +35,7 @@ class Slide:
     rows: Rows
     blocks: Numbers
     places: Numbers
-    leaving: Rows
+    leaving: Slots
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,18 +96,18 @@ class LiveWindow:
         blocks = np.arange(last - self.need(stop), last)
         return self.slide_for(np.full(len(blocks), row, np.intp), blocks)
 
-    def put(self, slide: Slide, slots: Rows) -> None:
+    def put(self, slide: Slide, slots: Slots) -> None:
         """The blocks of a slide come in; what they replace is the caller's."""
         self.slots[slide.rows, slide.places], self.blocks[slide.rows, slide.places] = slots, slide.blocks
 
-    def put_aside(self, slide: Slide, slots: Rows) -> None:
+    def put_aside(self, slide: Slide, slots: Slots) -> None:
         """The same; what they replace stays with the row, aside."""
         where = slide.rows, slide.places
         self._aside[where], self._aside_blocks[where] = self.slots[where], self.blocks[where]
         self._drafted[where] = True
         self.put(slide, slots)
 
-    def begin(self, row: int, slots: Rows, tokens: int) -> None:
+    def begin(self, row: int, slots: Slots, tokens: int) -> None:
         """A row of ``tokens`` tokens has these slots."""
         self._reach[row] = 0
         if self.block is None:
@@ -115,7 +116,7 @@ class LiveWindow:
             self.put(self.final_slide(row, tokens), slots)
         self.written(row, 0, tokens)
 
-    def copies(self, row: int, held: Rows, boundary: int) -> tuple[Rows, Rows]:
+    def copies(self, row: int, held: Slots, boundary: int) -> tuple[Slots, Slots]:
         """(targets, sources) for leased slots ``held`` that end at ``boundary`` tokens, as far as the row is there."""
         if self.block is None:
             return self.slots[row, :1].astype(np.intp), held
@@ -214,10 +215,10 @@ class LiveWindow:
         self.slots[row], self.blocks[row] = GUARD, GUARD
         self._aside[row], self._aside_blocks[row], self._drafted[row] = GUARD, GUARD, False
 
-    def all_slots(self) -> Rows:
+    def all_slots(self) -> Slots:
         """Slots that live requests own."""
         held = np.concatenate((self.slots, self._aside), axis=None)
-        owned: Rows = held[held != GUARD].astype(np.intp)
+        owned: Slots = held[held != GUARD].astype(np.intp)
         return owned
 
     def _sure(self, event: str, rows: Rows, places: npt.NDArray[Any] | int, ends: npt.NDArray[Any] | int) -> None:

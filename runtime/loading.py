@@ -24,11 +24,12 @@ from .errors import Broken, Refused
 from .expanding import check_packed, hold_packed, packed_places, same_packed, unhold_packed
 from .generated import Refusal, TicketTable
 from .keeping import Keeping
-from .kinds import Given
+from .kinds import Given, Numbers
 from .overlap import reach
+from .pool import Slots
 from .stores.files import aligned
 from .stores.store import ObjectId
-from .ticket import Batch, Numbers, Slots, Ticket, Word
+from .ticket import Batch, Ticket, Word
 
 if TYPE_CHECKING:
     from .manager import Manager

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from .backend import copy_slots
 from .index import Segment
 from .lease import Done, Lease, Receipt
-from .live_rows import GUARD, LiveRows, Rows
+from .live_rows import GUARD, LiveRows
 from .live_window import LiveWindow
+from .pool import Slots
 from .row_words import RowWords
 
 
@@ -94,7 +95,7 @@ class RowLife:
         state.blocks[row] = state.shared[row] = state.drafts[row] = 0
         state.ends[row] = None
 
-    def _copy_boundary(self, row: int, slots: Mapping[str, Rows], length: int) -> None:
+    def _copy_boundary(self, row: int, slots: Mapping[str, Slots], length: int) -> None:
         """Copy the rows of a lease's boundary slots into the row's own; ``length`` is the lease's, in tokens."""
         manager, state = self._manager, self._rows
         for kind, held in slots.items():

@@ -17,11 +17,12 @@ from .errors import Refused
 from .index import Spot
 from .keys import Keys
 from .lease import Done
-from .live_rows import GUARD, LiveRows, Rows
+from .live_rows import GUARD, LiveRows
 from .live_window import LiveWindow
+from .pool import Slots
 from .storing import WriteThrough
 
-Copies = dict[str, tuple[Rows, npt.NDArray[np.int64]]]  # slots and their places, by kind
+Copies = dict[str, tuple[Slots, npt.NDArray[np.int64]]]  # slots and their places, by kind
 
 
 class RowPublisher:
@@ -57,7 +58,7 @@ class RowPublisher:
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
         lossy = bool(rows.lossy[row])
-        kept: dict[str, Rows] = {}
+        kept: dict[str, Slots] = {}
         kept_places: dict[str, npt.NDArray[np.int64]] = {}
         for kind in kinds:
             pool, held = core.pools[kind], rows.held(kind, row, start, stop)
@@ -96,7 +97,7 @@ class RowPublisher:
         core.trim()
         return stop, writing
 
-    def _tie(self, keys: Rows, expected: npt.NDArray[np.int64], versions: npt.NDArray[np.int64]) -> None:
+    def _tie(self, keys: Slots, expected: npt.NDArray[np.int64], versions: npt.NDArray[np.int64]) -> None:
         """The indexer's keys take the version of the KV that was kept, which may be somebody else's."""
         pool = self._rows.pool("indexer_state")
         back = pool.table.fields("version", keys) > versions

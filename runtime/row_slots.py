@@ -15,9 +15,10 @@ import numpy.typing as npt
 from .lease import Done
 from .live_rows import GUARD, LiveRows, Rows
 from .live_window import LiveWindow, Slide
+from .pool import Slots
 
 
-def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
+def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Slots]:
     """A slot of each kind for each row that is named there, in that order; all of them or none.
 
     Args:
@@ -37,7 +38,7 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
         core.check_room(kind, len(rows))
     slots = {kind: np.empty(len(rows), np.intp) for kind, rows in wanted.items()}
     ends = np.cumsum([len(rows) for rows in wanted.values()])[:-1]
-    taken: list[dict[str, Rows]] = []
+    taken: list[dict[str, Slots]] = []
     try:
         for salt, mask in groups:
             theirs = dict(zip(wanted, np.split(mask, ends), strict=True))
@@ -54,7 +55,7 @@ def take_for(state: LiveRows, wanted: Mapping[str, Rows]) -> dict[str, Rows]:
 
 def take_with_slide(
     state: LiveRows, window: LiveWindow | None, wanted: Mapping[str, Rows], slide: Slide | None, done: Done | None
-) -> dict[str, Rows]:
+) -> dict[str, Slots]:
     """Slots of paged kinds and for the window's slide, all or nothing; those of the slide are put in the ring.
 
     What can fail, which is the pool and whoever clears its slots, comes before anything has left the ring. A block

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from .answers import Reason
 from .errors import Refused
-from .live_rows import GUARD, LiveRows, Rows
+from .live_rows import GUARD, LiveRows
 from .live_window import LiveWindow
+from .pool import Slots
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -176,7 +177,7 @@ class RowTables:
             owned = [state.held(kind, row, int(state.shared[row]), int(state.blocks[row])) for row in rows]
             return np.concatenate(owned) if owned else np.empty(0, np.intp)
         if kind == "uncompressed_tail":
-            tails: Rows = state.tail[state.tail != GUARD].astype(np.intp)
+            tails: Slots = state.tail[state.tail != GUARD].astype(np.intp)
             return tails
         return np.empty(0, np.intp) if self._window is None else self._window.all_slots()
 

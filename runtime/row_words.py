@@ -15,6 +15,7 @@ from .kinds import SEMANTICS
 from .lease import Done
 from .live_rows import LiveRows, Rows
 from .live_window import LiveWindow
+from .pool import Slots
 
 
 class RowWords:
@@ -110,7 +111,7 @@ class RowWords:
         state.tokens[row] = to
         state.until[row] = state.stride - to % state.stride
 
-    def _emit(self, held: Rows, keys: Rows | None) -> None:
+    def _emit(self, held: Slots, keys: Slots | None) -> None:
         """One more batch of entries in each of these blocks; the indexer's keys follow."""
         kv = self._rows.pool("compressed_kv")
         kv.sure("emit", held, "S13", expected=kv.generations(held))

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from .errors import Refused
 from .index import Segment, Spot
 from .keys import Keys
+from .kinds import Numbers
+from .pool import Slots
 from .store_keys import parents
 from .stores.store import EpochEnded, Item, StoreError
 
 if TYPE_CHECKING:
     from .manager import Manager
 
-Slots = npt.NDArray[np.intp]
-Numbers = npt.NDArray[np.int64]
 Kept = Mapping[str, tuple[Slots, Numbers]]
 """By kind: slots, and the places that they hold."""
 Held = Mapping[str, tuple[Slots, Numbers]]

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from .answers import Plan
 from .generated import Refusal
+from .kinds import Numbers
+from .pool import Slots
 
 if TYPE_CHECKING:
     from .loading import Loader
 
-Slots = npt.NDArray[np.intp]
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

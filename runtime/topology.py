@@ -19,16 +19,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from .kinds import Numbers
 from .profile import Profile
 from .requests import GUARD
 from .static_tables import StaticTables
 
 if TYPE_CHECKING:
     from .manager import Manager
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Slots = NDArray[np.int32]
+Slots32 = NDArray[np.int32]
 N = TypeVar("N", int, NDArray[np.int64])
 NO_SLOT = -1
 """In arrays of slots: nothing is resident here."""
@@ -99,7 +99,7 @@ class Marks:
         i = bisect_right(self.places, at_most)
         return self.places[i - 1] if i else None
 
-    def add(self, places: Sequence[int], slots: Slots) -> NDArray[np.bool_]:
+    def add(self, places: Sequence[int], slots: Slots32) -> NDArray[np.bool_]:
         """Make places resident; True where one already was, whose slot stays."""
         held = np.zeros(len(places), np.bool_)
         for n, (place, slot) in enumerate(zip(places, slots.tolist(), strict=True)):
@@ -116,19 +116,19 @@ class Marks:
         i = bisect_left(self.places, place)
         return self.slots[i] if i < len(self.places) and self.places[i] == place else None
 
-    def between(self, low: int, high: int) -> Slots:
+    def between(self, low: int, high: int) -> Slots32:
         """Slots of places [low, high), all of which are resident."""
         i, j = bisect_left(self.places, low), bisect_left(self.places, high)
         return np.array(self.slots[i:j], np.int32)
 
-    def drop(self, low: int, high: int) -> Slots:
+    def drop(self, low: int, high: int) -> Slots32:
         """Make places [low, high) not resident; returns the slots of those that were."""
         i, j = bisect_left(self.places, low), bisect_left(self.places, high)
         slots = np.array(self.slots[i:j], np.int32)
         del self.places[i:j], self.slots[i:j]
         return slots
 
-    def everything(self) -> tuple[NDArray[np.int64], Slots]:
+    def everything(self) -> tuple[NDArray[np.int64], Slots32]:
         """All resident places and their slots, in order."""
         return np.array(self.places, np.int64), np.array(self.slots, np.int32)
 
@@ -171,7 +171,7 @@ class Runs:
         self.low: list[int] = []
         self.high: list[int] = []
         self.long: list[int] = []
-        self._slots: Slots = np.empty(0, np.int32)
+        self._slots: Slots32 = np.empty(0, np.int32)
 
     def __bool__(self) -> bool:
         return bool(self.low)
@@ -191,7 +191,7 @@ class Runs:
                 found = first
         return found
 
-    def add(self, places: Sequence[int], slots: Slots) -> NDArray[np.bool_]:
+    def add(self, places: Sequence[int], slots: Slots32) -> NDArray[np.bool_]:
         """Make places resident; True where one already was, whose slot stays."""
         if not len(places):
             return np.zeros(0, np.bool_)
@@ -215,12 +215,12 @@ class Runs:
         slot = int(self._slots[i]) if 0 <= i < len(self._slots) else NO_SLOT
         return None if slot == NO_SLOT else slot
 
-    def between(self, low: int, high: int) -> Slots:
+    def between(self, low: int, high: int) -> Slots32:
         """Slots of places [low, high), all of which are resident."""
         origin = self.base * self.spec.per
         return self._slots[low - origin : high - origin].copy()
 
-    def drop(self, low: int, high: int) -> Slots:
+    def drop(self, low: int, high: int) -> Slots32:
         """Make places [low, high), all of which are resident, not resident; returns their slots."""
         slots = self.between(low, high)
         origin = self.base * self.spec.per
@@ -234,7 +234,7 @@ class Runs:
             self._insert(start, low)
         return slots
 
-    def everything(self) -> tuple[NDArray[np.int64], Slots]:
+    def everything(self) -> tuple[NDArray[np.int64], Slots32]:
         """All resident places and their slots, in order."""
         at = np.flatnonzero(self._slots != NO_SLOT)
         return at + self.base * self.spec.per, self._slots[at].copy()

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...runtime.keys import Keys
-from ...runtime.kinds import INDEXER, KV
+from ...runtime.kinds import INDEXER, KV, Numbers
 from ...runtime.manager import Manager
 from ...runtime.rebuilding import Rebuild
 from .replay_pools import TAG_BYTES
 
 Tags = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 
 def tags_of(keys: Keys) -> Tags:
