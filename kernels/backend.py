@@ -115,7 +115,8 @@ class KernelBackend:
         It is given back when neither this answer nor an arena of a manager has it any more. Pointers keep nothing.
 
         Raises:
-            ValueError: a kind that the profile doesn't have, or a number of slots that is none.
+            ValueError: a kind that the profile doesn't have, or slots below 1.
+            TypeError: a number of slots that is no whole number.
             LaunchRefused: a layout whose parts can't be copied 16 bytes at a time.
         """
         made = {}

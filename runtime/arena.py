@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arguments import check_count
 from .layout import Layout, Part
 
 REMOTE_ALIGNMENT = 16
@@ -72,9 +73,9 @@ class Arena:
         owner: of memory that the host can't touch: what gives it back when it goes.
 
     Raises:
-        ValueError: ``slots`` is no whole number, or a given buffer is too small, read-only or, where the host can't
-            touch it, not aligned to ``REMOTE_ALIGNMENT``.
-        TypeError: ``buffer`` is no memory.
+        ValueError: ``slots`` is below 1, or a given buffer is too small, read-only or, where the host can't touch it,
+            not aligned to ``REMOTE_ALIGNMENT``.
+        TypeError: ``slots`` is no whole number, or ``buffer`` no memory.
     """
 
     __slots__ = ("layout", "owner", "region")
@@ -160,10 +161,8 @@ class Arena:
 
 
 def check_slots(kind: str, slots: Any) -> int:
-    """So many slots of a kind; raises ValueError for what is no whole number of at least 1."""
-    if isinstance(slots, bool) or not isinstance(slots, int | np.integer) or slots < 1:
-        raise ValueError(f"{slots!r} slots of {kind}; give a whole number of at least 1")
-    return int(slots)
+    """So many slots of a kind; raises as ``check_count``."""
+    return check_count(f"the number of {kind} slots", slots, 1)
 
 
 def _as_bytes(kind: str, buffer: Any) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 
@@ -35,6 +36,20 @@ def check_whole(name: str, given: Any, fix: str) -> None:
     """Raise TypeError for what is no whole number."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(f"{name} is {given!r}; give {fix}")
+
+
+def check_count(name: str, given: Any, least: int) -> int:
+    """``given`` as an int. TypeError for what is no whole number, ValueError for one below ``least``.
+
+    >>> check_count("rows", -1, 0)
+    Traceback (most recent call last):
+    ValueError: rows is -1; give a whole number of at least 0
+    """
+    fix = f"a whole number of at least {least}"
+    check_whole(name, given, fix)
+    if (count := operator.index(given)) < least:
+        raise ValueError(f"{name} is {count}; give {fix}")
+    return count
 
 
 def _told(given: object) -> str:

@@ -122,9 +122,9 @@ class Core:
             raise ValueError(f"buffers are given for {sorted(buffers)}; {self.profile.name} has {sorted(slots)}")
         arenas: dict[str, Arena] = {}
         for kind, count in slots.items():
-            layout = self.profile.layouts[kind]
-            layout.check_pool(check_slots(kind, count), self.profile.offset_bits)
-            arena = Arena(layout, count, buffer=buffers.get(kind))
+            layout, whole = self.profile.layouts[kind], check_slots(kind, count)
+            layout.check_pool(whole, self.profile.offset_bits)
+            arena = Arena(layout, whole, buffer=buffers.get(kind))
             for other, earlier in arenas.items():
                 if arena.overlaps(earlier):
                     raise ValueError(f"the buffers of {other} and {kind} share memory; give each kind its own")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import Answer, AnswerKind, Plan, Reason
-from .arguments import check_call, check_has, check_is, check_whole
+from .arguments import check_call, check_count, check_has, check_is, check_whole
 from .audit import Audit, audit
 from .backend import Backend, Device, check_memory
 from .core import Buffers, Core
@@ -127,7 +127,9 @@ class Manager:
         _check_parts(profile, backend, store, window, trace, kinds)
         _check_calls({"lock": lock, "now": now}, {"clock": clock, "on_event": on_event})
         check_is("debug", debug, bool, "True or False")
-        _check_options(writes, scrub, {"cold": cold, "rows": rows}, {"copy_bytes": copy_bytes, "io_bytes": io_bytes})
+        _check_options(writes, scrub)
+        cold, rows = check_count("cold", cold, 0), check_count("rows", rows, 0)
+        copy_bytes, io_bytes = check_count("copy_bytes", copy_bytes, 1), check_count("io_bytes", io_bytes, 1)
         if store is not None:
             store.bind(Namespace.of(profile))
         self.profile = profile
@@ -895,12 +897,8 @@ def _check_done(done: Done | None) -> None:
         check_call("done", done, "a function that says whether the device has ended, or None")
 
 
-def _check_options(writes: str, scrub: str, counts: Mapping[str, int], multiples: Mapping[str, int]) -> None:
+def _check_options(writes: str, scrub: str) -> None:
     if writes not in ("write_through", "none"):
         raise ValueError(f"writes={writes!r}; give 'write_through' or 'none'")
     if scrub not in ("tenant", "none"):
         raise ValueError(f"scrub={scrub!r}; give 'tenant' or 'none'")
-    for name, value in (*counts.items(), *multiples.items()):
-        least = int(name in multiples)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name}={value!r}; give a whole number of at least {least}")

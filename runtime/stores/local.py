@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import operator
 import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import SupportsIndex, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arguments import check_is
+from ..arguments import check_count, check_is
 from ..generated import KINDS, OndiskPrefixTable
 from ..layout import round_up
 from ..table import Table
@@ -128,8 +127,8 @@ class LocalStore:
         if isinstance(directory, bytes) or not isinstance(directory, str | os.PathLike):
             raise TypeError(f"directory={directory!r}; give the store's folder")
         check_is("namespace", namespace, Namespace, "Namespace.of(profile)")
-        budget_bytes = None if budget_bytes is None else _whole("budget_bytes", budget_bytes, stride(1))
-        segment_bytes = _whole("segment_bytes", segment_bytes, 1)
+        budget_bytes = None if budget_bytes is None else check_count("budget_bytes", budget_bytes, stride(1))
+        segment_bytes = check_count("segment_bytes", segment_bytes, 1)
         if namespace.format != FORMAT_VERSION:
             raise ValueError(f"this version stores format {FORMAT_VERSION}; the namespace asks for {namespace.format}")
         self.namespace = namespace
@@ -343,7 +342,7 @@ class LocalStore:
             TypeError, ValueError: ``most_bytes`` is no whole number of at least 0.
 
         """
-        most_bytes = None if most_bytes is None else _whole("most_bytes", most_bytes, 0)
+        most_bytes = None if most_bytes is None else check_count("most_bytes", most_bytes, 0)
         with self._writer:
             self._check_writable()
             before = self._log.file_bytes
@@ -491,15 +490,6 @@ class LocalStore:
 
 def _verdict_of(answer: Header | Verdict | None) -> Verdict | None:
     return Verdict.OK if isinstance(answer, Header) else answer
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    """A number of bytes that a caller gave. TypeError or ValueError unless it is whole and large enough."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name}={value!r} is no whole number of bytes; give one, such as 1 << 30")
-    if operator.index(value) < least:
-        raise ValueError(f"{name}={value}; give at least {least}")
-    return operator.index(value)
 
 
 def _check_blocks(view: memoryview) -> None:

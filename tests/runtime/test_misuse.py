@@ -173,13 +173,10 @@ def test_granules_that_are_no_whole_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ({"copy_bytes": 0}, "copy_bytes=0; give a whole number of at least 1"),
-        ({"io_bytes": -1}, "io_bytes=-1; give a whole number of at least 1"),
-        ({"cold": -1}, "cold=-1; give a whole number of at least 0"),
-        ({"rows": -1}, "rows=-1; give a whole number of at least 0"),
-        ({"rows": 1.5}, "rows=1.5; give a whole number of at least 0"),
-        ({"cold": "4"}, "cold='4'; give a whole number of at least 0"),
-        ({"copy_bytes": True}, "copy_bytes=True; give a whole number of at least 1"),
+        ({"copy_bytes": 0}, "copy_bytes is 0; give a whole number of at least 1"),
+        ({"io_bytes": -1}, "io_bytes is -1; give a whole number of at least 1"),
+        ({"cold": -1}, "cold is -1; give a whole number of at least 0"),
+        ({"rows": -1}, "rows is -1; give a whole number of at least 0"),
         ({"writes": "back"}, "writes='back'; give 'write_through' or 'none'"),
     ],
 )
@@ -188,9 +185,23 @@ def test_options_out_of_range_are_refused(option: dict[str, Any], text: str) -> 
         make(**option)
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"rows": 1.5}, "rows is 1.5; give a whole number of at least 0"),
+        ({"cold": "4"}, "cold is '4'; give a whole number of at least 0"),
+        ({"copy_bytes": True}, "copy_bytes is True; give a whole number of at least 1"),
+    ],
+)
+def test_options_that_are_no_whole_numbers_are_refused(option: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make(**option)
+
+
 @pytest.mark.parametrize("count", [-1, 0, 2.5, "8", None])
 def test_a_pool_has_a_slot_at_least(count: Any) -> None:
-    with pytest.raises(ValueError, match=f"{count!r} slots of compressed_kv; give a whole number of at least 1"):
+    kind = ValueError if isinstance(count, int) else TypeError
+    with pytest.raises(kind, match=f"compressed_kv slots is {count!r}; give a whole number of at least 1"):
         Manager(PROFILE, dict.fromkeys(PROFILE.kinds, count), NumpyBackend())
 
 

@@ -362,7 +362,7 @@ def test_a_reallocation_that_cannot_be_changes_nothing() -> None:
     shared = np.zeros(1 << 22, np.uint8)
     calls: list[tuple[Any, dict[str, Any], str]] = [
         ({"compressed_kv": 4}, {}, "slots are given for"),
-        (dict.fromkeys(PROFILE.kinds, 0), {}, "0 slots of compressed_kv; give a whole number of at least 1"),
+        (dict.fromkeys(PROFILE.kinds, 0), {}, "compressed_kv slots is 0; give a whole number of at least 1"),
         (None, {"buffers": {"compressed_kv": np.zeros(8, np.uint8)}}, "writable bytes"),
         (None, {"buffers": {"ondisk_prefix": shared}}, "buffers are given for"),
         (None, {"buffers": {"compressed_kv": shared, "indexer_state": shared}}, "share memory"),
@@ -373,9 +373,9 @@ def test_a_reallocation_that_cannot_be_changes_nothing() -> None:
         (None, {"buffers": 0}, "buffers=0; give a mapping"),
         (None, {"void": "x"}, "void='x'; give True or False"),
         (5, {}, "slots=5; give a mapping"),
-        (dict.fromkeys(PROFILE.kinds, 1.5), {}, "1.5 slots of compressed_kv; give a whole number of at least 1"),
-        (dict.fromkeys(PROFILE.kinds, "4"), {}, "'4' slots of compressed_kv; give a whole number"),
-        (dict.fromkeys(PROFILE.kinds, True), {}, "True slots of compressed_kv; give a whole number"),
+        (dict.fromkeys(PROFILE.kinds, 1.5), {}, "compressed_kv slots is 1.5; give a whole number of at least 1"),
+        (dict.fromkeys(PROFILE.kinds, "4"), {}, "compressed_kv slots is '4'; give a whole number"),
+        (dict.fromkeys(PROFILE.kinds, True), {}, "compressed_kv slots is True; give a whole number"),
     ]
     for slots, options, text in calls:
         with pytest.raises(Exception, match=text):
