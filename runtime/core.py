@@ -47,10 +47,26 @@ class Core:
         kinds: generated table class of each kind.
         isolation: clears slots that go to another tenant; None: nobody does.
 
+    Attributes:
+        profile, policy: as given.
+        paged: kinds that have a slot for each granule, in the profile's order.
+        trailing: the others that are cached: their slots are of a boundary, or of a window block.
+        kinds: both, paged ones first. A window that the policy keeps nowhere is among neither, and yet has a pool.
+        pools: by kind.
+        index: where each chain's slots are, and how far it goes.
+        leaf_first: what evicts each paged kind, from a chain's end.
+        flat: what evicts each trailing kind.
+        tombstones: digests of what was evicted, by kind; of those kinds only whose spec leaves them.
+        deadlines: what ends when, in ticks of the clock, of what was published for some time only.
+        orphans: by kind, intp [n]: slots that the index dropped while somebody still reads them.
+        scratch: by kind, intp [1]: a slot for writes that are nobody's; empty until they are set aside.
+        cold_bytes: by cold slot: its packed bytes, and the version of the entries in them.
+        room: told when slots come back, or can be evicted again.
+
     Raises:
-        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, a count is none, or two kinds share
-            memory, or some can't be used.
-        TypeError: ``slots`` or ``buffers`` are no mappings.
+        ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, a count is below 1, or two kinds
+            share memory, or some can't be used.
+        TypeError: ``slots`` or ``buffers`` are no mappings, or a count is no whole number.
         ProfileError: a pool whose offsets the kernels' ABI can't form.
     """
 
@@ -80,13 +96,13 @@ class Core:
         self._cold, self._on_event, self._isolation = cold, on_event, isolation
         self.room = Room()
         self.pools = self.make_pools(slots, buffers)
-        self.scratch: dict[str, Slots] = {}  # a slot a kind for writes that are nobody's, once they are set aside
+        self.scratch: dict[str, Slots] = {}
         self.paged = tuple(kind for kind, kind_rules in rules.items() if kind_rules.paged)
         self.trailing = tuple(
             kind for kind in rules if kind not in self.paged and (kind != "swa_window" or policy.keep != "none")
         )
         self.kinds = self.paged + self.trailing
-        self.cold_bytes: dict[int, tuple[bytes, int]] = {}  # cold slot -> packed bytes, version
+        self.cold_bytes: dict[int, tuple[bytes, int]] = {}
         self.orphans: dict[str, Slots] = {kind: np.empty(0, np.intp) for kind in self.pools}
         self._begin()
 

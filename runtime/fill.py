@@ -21,7 +21,9 @@ class Fill(Handle):
 
     Attributes:
         start, stop: granules.
-        boundary: tokens up to ``stop``: where the rows of boundary kinds must end.
+        boundary: ``stop`` in tokens: where the rows of boundary kinds must end.
+        digests: of the chain's granules, [0, stop) at least.
+        salt: of the chain's keys.
         kinds: kinds that have slots here; under some window policies the window is not among them.
         places: by kind, int64 [n]: granule of each slot for paged kinds; boundary, or window block, for the others.
         slots: by kind, intp [n].

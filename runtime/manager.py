@@ -92,6 +92,28 @@ class Manager:
         kinds: table classes by kind, of a package of one's own that was generated from other specs; the shipped ones
             for those that it doesn't name.
 
+    Attributes:
+        profile, backend, store, clock, now: as given.
+        window: at which boundaries windows are kept; all by default.
+        writes_through: whether what is published is stored too.
+        device: the backend where it is a device, else None.
+        core: pools and index.
+        requests: live requests, a row each.
+        memory: the epoch of the slots' memory, and launches over it.
+        isolation: whose bytes are whose, and who clears them.
+        lock: the one lock, which lets nobody in once the manager is poisoned.
+        matcher, lessor, filler, loader, packer, storer: who matches, leases, fills, loads, packs and stores.
+        parking: slots that were let go while the device still uses them.
+        reservations: what admission holds, by number.
+        registrations: transfer engines' views of the memory, which follow when it moves.
+        served: live requests by number, of the scheduler that has some; empty while none has.
+        epoch: of what is cached, from 1 on; each ``reset`` begins another.
+        time: what the clock said last, 0 before its first use.
+        number: gives the next number of a lease, fill or reservation.
+        mark: what the answers of this manager carry, and no other's.
+        layers: how often each layer of a read passed one on, and how often not.
+        store_failures: how often what was published could not be stored.
+
     Raises:
         ValueError: ``slots`` or ``buffers`` name other kinds than the profile has, ``kinds`` names one that is none,
             two kinds share memory, some memory can't be used or isn't the backend's, an option is out of its range, or
@@ -158,15 +180,15 @@ class Manager:
         if self.device is not None:
             self.device.watch(self.core, self.core.pools)()
         self.clock = clock or itertools.count(1).__next__
-        self.time = 0  # what the clock said last
+        self.time = 0
         self.now = now
         self._debug = debug
         self.reservations: dict[int, Reservation] = {}
         self.registrations: list[Registration] = []
-        self.served: Mapping[int, Live] = {}  # live requests of the scheduler that has some
+        self.served: Mapping[int, Live] = {}
         self.writes_through = store is not None and writes == "write_through"
         self.number = itertools.count(1).__next__
-        self.mark = object()  # on what this manager answers
+        self.mark = object()
         self._multiples = copy_bytes, math.lcm(io_bytes, 1 if store is None else store.io_bytes)
         self.matcher = self._make_matcher()
         self.lessor = Lessor(self)

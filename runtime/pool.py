@@ -37,6 +37,16 @@ class Pool:
         on_event: told of each event, see ``Table``.
         isolation: clears slots that go to another tenant; None: nobody does.
         room: told when slots come back.
+
+    Attributes:
+        hot: slots that have bytes in the arena, [0, hot); those for packed copies follow.
+        table: words of all slots.
+        whole: the same words, for events that go to all slots named or to none.
+        lossy: slots whose words say so.
+        meta: what else the spec keeps of a slot, by name, [slots] in the type that the spec gives.
+        stamped: how often the order of eviction may have changed.
+        usage: slots in use of each tenant, by its number; empty where the spec keeps nobody's.
+        left: whose bytes lie in each slot, int64 [hot], see ``isolation.py``.
     """
 
     def __init__(
@@ -56,12 +66,12 @@ class Pool:
         self.hot = len(arena)
         self.table = table(self.hot + cold, on_event)
         self.whole = self.table.whole
-        self.lossy = 0  # slots whose words say so
+        self.lossy = 0
         self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
-        self.stamped = 0  # how often the order of eviction may have changed
-        self.usage: Counter[int] = Counter()  # slots in use of each tenant, where the spec keeps whose they are
-        self.left = np.full(self.hot, CLEAN, np.int64)  # whose bytes lie in each slot, see ``isolation.py``
+        self.stamped = 0
+        self.usage: Counter[int] = Counter()
+        self.left = np.full(self.hot, CLEAN, np.int64)
         self._isolation = isolation
         self._room = room or Room()
         self._free = [_Stack(0, self.hot), _Stack(self.hot, self.hot + cold)]
