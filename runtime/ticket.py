@@ -81,8 +81,8 @@ class Ticket:
         """One more waits for this ticket, which its plan's ``ticket`` named.
 
         Raises:
-            Refused: LEASE when it is not open any more; match again. TOO_MANY_HOLDS when
-                as many wait already as its word counts.
+            Refused: LEASE when it is not open any more; match again. TOO_MANY_HOLDS when as many
+                wait already as its word counts.
         """
         self.loader.join(self, owner)
 
