@@ -387,7 +387,7 @@ COMPRESS_INDEX_KEY = Kernel(
 
 def compress_plan(compressor: Compressor, windows: Windows[Pointer], out: Pointer, refusals: Pointer) -> LaunchPlan:
     """A block an entry. LaunchRefused: memory is too short, or a shape or an epsilon that the kernel doesn't take."""
-    draft = Draft(COMPRESS, **named(windows), **named(compressor), out=out, refusals=refusals)
+    draft = Draft(COMPRESS, **_values(COMPRESS, compressor, windows), out=out, refusals=refusals)
     _require_windows(draft, compressor, windows)
     draft.require_bytes(out=4 * compressor.elements * windows.most, refusals=windows.most)
     return draft.plan(blocks(windows.most, 1))
@@ -439,13 +439,18 @@ def _draft(
     **given: Value,
 ) -> Draft:
     """Of entries that go into pages: as many as there are windows, and as many of them in use."""
-    draft = entry_draft(kernel, entries, check, **named(windows), **named(compressor), **given)
+    draft = entry_draft(kernel, entries, check, **_values(kernel, compressor, windows), **given)
     if entries.most != windows.most:
         raise draft.refusal("most", f"pass as many places for entries, which are {entries.most}")
     if entries.live is not None and entries.live != windows.live:
         raise draft.refusal("live", f"pass it with the windows; the entries have {entries.live}")
     require_least_peak(draft)
     return draft
+
+
+def _values(kernel: Kernel, compressor: Compressor, windows: Windows[Pointer]) -> dict[str, Any]:
+    """For the arguments that come from both. Raises LaunchRefused: one is something else."""
+    return named(kernel, "kv", windows, Windows) | named(kernel, "elements", compressor, Compressor)
 
 
 def _require_exactly(draft: Draft, **sizes: int) -> None:

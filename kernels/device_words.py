@@ -27,7 +27,7 @@ from . import words
 from .call_refusal import CallRefusal
 from .launch import Launcher, LaunchPlan, Pointer
 from .outbox import Outbox
-from .reading import Check, Side, only_for_holders
+from .reading import MACHINES, Check, Side, only_for_holders
 
 if TYPE_CHECKING:
     from ..runtime.pool import Pool
@@ -116,7 +116,7 @@ class DeviceWords:
 
     def of(self, kind: str) -> Pointer:
         """Words of one kind, uint64 [slots]."""
-        number = words.MACHINES.index(kind)
+        number = MACHINES.index(kind)
         begin, end = self.first[number : number + 2].tolist()
         return Pointer(self.pointer.skip(8 * begin).address, 8 * (end - begin))
 
@@ -228,7 +228,7 @@ class DeviceWords:
             slots: [n].
             arguments: of the event, [n] each.
         """
-        count, place = len(slots), int(self.first[words.MACHINES.index(kind)]) + entry
+        count, place = len(slots), int(self.first[MACHINES.index(kind)]) + entry
         rows = np.zeros((words.width_of("revalidate"), count), np.int64)
         rows[: len(arguments)] = arguments
         number = np.array([count], np.uint32)
@@ -271,4 +271,4 @@ class DeviceWords:
 
     @staticmethod
     def _machines(kind: str, count: int) -> npt.NDArray[np.uint8]:
-        return np.full(count, words.MACHINES.index(kind), np.uint8)
+        return np.full(count, MACHINES.index(kind), np.uint8)

@@ -11,7 +11,7 @@ No device is touched.
 from __future__ import annotations
 
 import math
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .launch import Kernel, LaunchPlan, LaunchRefused, Pointer, Value, shown
@@ -95,12 +95,19 @@ class Draft:
         return LaunchPlan(self.kernel, grid, tuple(self._values.values()))
 
 
-def named(record: DataclassInstance) -> dict[str, Any]:
-    """Fields of a dataclass by their names, as they are, for a draft.
+def named(kernel: Kernel, at: str, record: DataclassInstance, expected: type[DataclassInstance]) -> dict[str, Any]:
+    """Fields of a record of values by their names, as they are, for a draft.
+
+    Args:
+        kernel: of the draft.
+        at: an argument that comes from the record.
+        record: what is passed for one.
+        expected: its class.
 
     Raises:
-        LaunchRefused: it is none.
+        LaunchRefused: it is none of that class.
     """
-    if not is_dataclass(record) or isinstance(record, type):
-        raise LaunchRefused(f"{shown(record)} is no record of values; fix: pass the one that the plan function names")
+    if not isinstance(record, expected):
+        name = expected.__name__
+        raise kernel.refusal(at, f"comes from {name}, not from {shown(record)}; fix: pass {name}")
     return {field.name: getattr(record, field.name) for field in fields(record)}

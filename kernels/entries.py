@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .draft import Draft, named
-from .launch import Argument, Kernel, Pointer, Value, shown
+from .launch import Argument, Kernel, Pointer, Value
 from .reading import Check, check_values, require_check
 
 SLOTS = (
@@ -49,9 +49,8 @@ def entry_draft(kernel: Kernel, entries: Entries, check: Check[Pointer] | None, 
     Raises:
         LaunchRefused: they are no entries, or as ``check_values`` and ``Draft``.
     """
-    if not isinstance(entries, Entries):
-        raise kernel.refusal("ids", f"comes from entries, not from {shown(entries)}; fix: pass Entries")
-    return Draft(kernel, **named(entries) | given, **check_values(kernel, check))
+    values = named(kernel, "ids", entries, Entries) | given
+    return Draft(kernel, **values, **check_values(kernel, check))
 
 
 def require_entries(draft: Draft, extent: int) -> None:

@@ -180,7 +180,7 @@ def expand_plan(
 def _require_cut(kernel: Kernel, cut: Cut) -> None:
     """Refuse what is passed as one, and is none."""
     if not isinstance(cut, Cut):
-        raise kernel.refusal("block_count", f"comes from a cut, not from {shown(cut)}; fix: pass a Cut")
+        raise kernel.refusal("block_count", f"comes from Cut, not from {shown(cut)}; fix: pass Cut")
 
 
 def _draft(kernel: Kernel, cut: Cut, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:

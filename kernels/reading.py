@@ -24,7 +24,10 @@ from .launch import Argument, Kernel, LaunchRefused, Pointer, Value, shown
 Codes = npt.NDArray[np.uint8]
 Memory = TypeVar("Memory", Pointer, npt.NDArray[Any])
 
-HEADERS = ("refusal", *KINDS, "events", "reading")
+MACHINES = tuple(KINDS)
+"""Machines by number: ``kv_events::Machine``."""
+
+HEADERS = ("refusal", *MACHINES, "events", "reading")
 """What a .cu needs that looks at words."""
 
 ROW_HEADERS = (*HEADERS, "rows")
@@ -106,10 +109,9 @@ def machine_of(kernel: Kernel, kind: str) -> int:
     Raises:
         LaunchRefused: there is no such kind.
     """
-    kinds = tuple(KINDS)
-    if kind not in kinds:
-        raise kernel.refusal("machine", f"is of kind {kind!r}; fix: pass one of {', '.join(kinds)}")
-    return kinds.index(kind)
+    if kind not in MACHINES:
+        raise kernel.refusal("machine", f"is of kind {kind!r}; fix: pass one of {', '.join(MACHINES)}")
+    return MACHINES.index(kind)
 
 
 def refused_check(kernel: Kernel, given: object) -> LaunchRefused:

@@ -286,9 +286,10 @@ def check_topology_plan(
     """
     kernel = CHECK_TOPOLOGY
     draft = Draft(
-        kernel, **named(rows), **named(ring), captured=captured, present=present, numbers=numbers, epoch=epoch,
-        captured_epoch=captured_epoch, width=width, slots=slots, rows=count, refused=refused, is_first=is_first,
-        machine=machine_of(kernel, kind), words=words, expected=expected,
+        kernel, **named(kernel, "table", rows, Rows), **named(kernel, "records", ring, Ring), captured=captured,
+        present=present, numbers=numbers, epoch=epoch, captured_epoch=captured_epoch, width=width, slots=slots,
+        rows=count, refused=refused, is_first=is_first, machine=machine_of(kernel, kind), words=words,
+        expected=expected,
     )  # fmt: skip
     draft.require_least(1, "span", "capacity")
     if width >= WIDEST:

@@ -20,15 +20,12 @@ from ..runtime.generated import KINDS, Refusal
 from .call_refusal import CallRefusal
 from .draft import Draft
 from .launch import Argument, Kernel, LaunchPlan, LaunchRefused, Pointer, blocks
-from .reading import HEADERS, field_of, machine_of
+from .reading import HEADERS, MACHINES, field_of, machine_of
 
 Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Places = npt.NDArray[np.uint32]
-
-MACHINES = tuple(KINDS)
-"""Machines by number: ``kv_events::Machine``."""
 
 ELEMENTS_MAX = 2**31 - 1
 """Of an array in a launch: threads number themselves in 32 bits, and the last block may go past the end."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvfsm.kernels import words as family
-from kvfsm.kernels.words import MACHINES
+from kvfsm.kernels.reading import MACHINES
 from kvfsm.runtime.generated import KINDS
 
 from .pools import PINNED

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kvfsm.kernels import words as word_kernels
 from kvfsm.kernels.backend import AT_ITS_EVENT, BY_THE_ENGINE, WITH_A_READ, WITH_BYTES, KernelBackend
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.catalogue import catalogue
 from kvfsm.kernels.launch import LaunchPlan, LaunchRefused
-from kvfsm.kernels.reading import Check, answers, only_for_holders
+from kvfsm.kernels.reading import MACHINES, Check, answers, only_for_holders
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.answers import Reason
 from kvfsm.runtime.arena import Arena, RemoteBytes, RemoteMemory
@@ -194,7 +193,7 @@ def words_on_the_device(here: World) -> dict[str, npt.NDArray[np.uint64]]:
     every, first = buffer.download(), here.backend.words.first
     return {
         kind: every[first[number] : first[number + 1]]
-        for number, kind in enumerate(word_kernels.MACHINES)
+        for number, kind in enumerate(MACHINES)
         if kind in here.manager.core.pools
     }
 
@@ -477,7 +476,7 @@ def test_a_word_that_the_device_kept_is_sent_again() -> None:
         buffer = here.launcher.buffer_at(here.backend.words.pointer)
         assert buffer is not None
         words = buffer.download()
-        first = int(here.backend.words.first[word_kernels.MACHINES.index("compressed_kv")])
+        first = int(here.backend.words.first[MACHINES.index("compressed_kv")])
         place = first + int(lease.slots["compressed_kv"][1])
         kept = {**table.LAYOUT.unpack(int(words[place])), "generation": 0}
         words[place] = table.LAYOUT.pack(**kept)

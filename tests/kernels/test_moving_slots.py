@@ -13,8 +13,8 @@ from kvfsm.kernels.checks import page_checksum_plan
 from kvfsm.kernels.copies import gather_plan, indexer_gather_plan, window_gather_plan
 from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Kernel, LaunchPlan, Value
-from kvfsm.kernels.reading import Check
-from kvfsm.kernels.words import MACHINES, event_number
+from kvfsm.kernels.reading import MACHINES, Check
+from kvfsm.kernels.words import event_number
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from ..gpu.programs import PATTERN, PUBLISH, REWRITE, program_source

@@ -14,7 +14,8 @@ import pytest
 from kvfsm.kernels import words as family
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.launch import LaunchPlan, Pointer
-from kvfsm.kernels.words import MACHINES, first_places
+from kvfsm.kernels.reading import MACHINES
+from kvfsm.kernels.words import first_places
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from ..hostcuda.building import Build

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -278,27 +277,15 @@ TAKEN = [(plan, name) for plan in SOUND for name in records(plan)]
 
 
 @pytest.mark.parametrize(("plan", "name"), TAKEN, ids=lambda value: getattr(value, "__name__", value))
-def test_what_is_no_record_is_refused(plan: Callable[..., LaunchPlan], name: str) -> None:
-    for given in (5, "swa_window", {"kind": "swa_window"}, type(SOUND[plan][name])):
-        with pytest.raises(LaunchRefused, match="; fix: pass "):
-            plan(**SOUND[plan] | {name: given})
-
-
-FROM = {"check": "a check", "cut": "a cut", "entries": "entries"}
-
-
-@pytest.mark.parametrize(
-    ("plan", "name"),
-    [(plan, name) for plan, name in TAKEN if name in FROM],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_a_record_of_another_kind_is_refused_at_what_comes_from_it(plan: Callable[..., LaunchPlan], name: str) -> None:
+def test_what_is_no_such_record_is_refused_at_what_comes_from_it(plan: Callable[..., LaunchPlan], name: str) -> None:
     sound = SOUND[plan]
-    for given in (5, RING, type(sound[name])):
-        with pytest.raises(LaunchRefused) as refused:
+    record = type(sound[name])
+    wanted = "a [Cc]heck" if record is Check else record.__name__
+    symbol = plan(**sound).kernel.symbol
+    told = rf"{symbol}: argument \d+ '\w+' .* comes from {wanted}, not from .*; fix: pass {wanted}$"
+    for given in (5, "swa_window", {"kind": "swa_window"}, record, RING if record is Entries else V4):
+        with pytest.raises(LaunchRefused, match=told):
             plan(**sound | {name: given})
-        told = rf"{plan(**sound).kernel.symbol}: argument \d+ '\w+' .* comes from {FROM[name]}, not from .*; fix: pass"
-        assert re.search(rf"{told} (a )?{type(sound[name]).__name__}$", str(refused.value))
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-6, math.nan, math.inf, -math.inf, -1])

@@ -11,8 +11,8 @@ import pytest
 from kvfsm.kernels import words as family
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.launch import Launcher, LaunchPlan, LaunchRefused, Pointer
+from kvfsm.kernels.reading import MACHINES
 from kvfsm.kernels.source import source_of
-from kvfsm.kernels.words import MACHINES
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from ..hostcuda.building import Build

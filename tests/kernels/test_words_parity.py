@@ -12,7 +12,7 @@ import pytest
 from kvfsm.kernels import words as family
 from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.launch import Launcher
-from kvfsm.kernels.words import MACHINES
+from kvfsm.kernels.reading import MACHINES
 from kvfsm.runtime.generated import KINDS, Refusal
 
 from .pools import PINNED, Uploaded
