@@ -15,9 +15,8 @@ from kvfsm.kernels.call_refusal import CallRefusal
 from kvfsm.kernels.copies import gather_plan
 from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
-from kvfsm.kernels.reading import Check
+from kvfsm.kernels.reading import MACHINES, Check
 from kvfsm.kernels.words import (
-    MACHINES,
     event_number,
     first_places,
     unpin_plan,

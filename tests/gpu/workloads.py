@@ -38,10 +38,9 @@ from kvfsm.kernels.fp8_rows import (
 from kvfsm.kernels.launch import Buffer, Launcher, LaunchPlan, Pointer
 from kvfsm.kernels.packed import expand_plan, pack_plan
 from kvfsm.kernels.packed_form import Cut, cut
-from kvfsm.kernels.reading import Check, Side, answers
+from kvfsm.kernels.reading import MACHINES, Check, Side, answers
 from kvfsm.kernels.topology_check import Ring, Rows, check_topology_plan
 from kvfsm.kernels.words import (
-    MACHINES,
     apply_event_plan,
     first_places,
     put_words_plan,
