@@ -128,7 +128,7 @@ def test_slots_of_raw_scores_are_refused_before_they_are_read(stage: Stage, v4: 
     other.publish(fill)
     answer = other.match(other.keys(list(v4.tokens)))
     assert answer.length == 32
-    with other.acquire(answer) as lease, pytest.raises(Mismatch, match="meaning 'gate_raw'"):
+    with other.acquire(answer) as lease, pytest.raises(Mismatch, match="meaning: gate_raw, not gate_bias_folded"):
         v4.adapter.restore(lease)
 
 
