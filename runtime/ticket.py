@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .loading import Loader
 
 
-
 @dataclass(frozen=True, slots=True)
 class Word:
     """Where a ticket's word is, whose it is there, and who opened it, as 16 bits."""
