@@ -97,10 +97,10 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             try:
+                os.write(1, b"%d\n" % os.getpid())  # from here, so that it is there before the first dot
                 live(**order)
             finally:
                 os._exit(1)
-        os.write(1, b"%d\n" % pid)
         _, status = os.waitpid(pid, 0)
         os.write(1, b"\n" if os.WTERMSIG(status) == signal.SIGKILL else b"!\n")
 
