@@ -313,7 +313,8 @@ def test_what_is_not_held_here_has_no_entries() -> None:
 
 
 def test_pages_are_parts_that_lie_one_behind_the_other() -> None:
-    backend, layer = Engine().backend, LAYERS[0]
+    engine, layer = Engine(), LAYERS[0]  # its manager goes with it, and then there are no pages
+    backend = engine.backend
     data, scale = (backend.pages(layer.kind, layer.number, part) for part in layer.parts)
     both = backend.pages(layer.kind, layer.number, *layer.parts)
     assert both.arena.address == data.arena.address and scale.arena.address > data.arena.address
