@@ -98,8 +98,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             "start": 3, "stop": 4, "settled": A, "count": 1, "counts": np.array([0]), "deadline": None,
             "made": CapturedGraphTable, "row": row, "rows": [row], "tokens": A, "to": A + 2, "position": A,
             "entry": 0, "owner": "", "places": one, "bucket": 1, "reservation": reservation, "ticket": ticket,
-            "name": "requests", "call": lambda ticket: None, "incarnation": 1, "step": A, "computed": None, "priority": 0,
-            "ttl": None, "done": None,
+            "name": "requests", "call": lambda ticket: None, "incarnation": 1, "step": A, "computed": None,
+            "priority": 0, "ttl": None, "done": None,
         }  # fmt: skip
         special: dict[tuple[type, str], Mapping[str, Any]] = {
             (Manager, "components"): {"slots": {KIND: one.astype(np.int32)}},
