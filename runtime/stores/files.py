@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .store import Readable, StoreLocked, Writable
+from .store import StoreLocked
 
 Bytes = bytes | bytearray | memoryview
 TEMPORARY = ".tmp"  # ending of files that a crash may leave behind; swept at opening
@@ -218,14 +218,6 @@ class RealFiles:
 def aligned(size: int) -> memoryview:
     """Zeroed memory that begins at a multiple of ``BLOCK_BYTES``: pages of its own."""
     return memoryview(mmap.mmap(-1, size))
-
-
-def bytes_of(buffer: Readable | Writable) -> memoryview:
-    """A buffer as bytes, without a copy. ValueError unless it is C-contiguous."""
-    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
-    if not view.c_contiguous:
-        raise ValueError("a payload must be C-contiguous")
-    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def address(buffer: memoryview) -> int:

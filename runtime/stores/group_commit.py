@@ -16,11 +16,10 @@ from ..arguments import check_is
 from .collecting import Collector
 from .directory import Directory, Entry
 from .failures import failure
-from .files import bytes_of
 from .format import Record, checksum, digest, parent_key, split_meta, stride
 from .records import Records
 from .segments import Segments
-from .store import EpochEnded, Item, Meta, ObjectId, StoreError, StoreFailed, StoreFull
+from .store import EpochEnded, Item, Meta, ObjectId, StoreError, StoreFailed, StoreFull, bytes_of
 
 
 @dataclass(frozen=True, slots=True)

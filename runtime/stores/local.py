@@ -42,7 +42,6 @@ from .files import (
     NotDurable,
     RealFiles,
     address,
-    bytes_of,
     check_direct,
     read_file,
     replace_file,
@@ -64,6 +63,7 @@ from .store import (
     Usage,
     Verdict,
     Writable,
+    bytes_of,
 )
 from .tombstones import pack_tombstones
 

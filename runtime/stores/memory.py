@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import bytes_of
-from .store import EpochEnded, Found, Item, Meta, Namespace, ObjectId, Readable, Usage, Verdict, Writable
+from .store import EpochEnded, Found, Item, Meta, Namespace, ObjectId, Readable, Usage, Verdict, Writable, bytes_of
 
 
 class MemoryStore:

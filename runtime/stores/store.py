@@ -31,6 +31,14 @@ Writable = bytearray | memoryview | NDArray[Any]
 Meta = Mapping[str, int | str | bool]
 
 
+def bytes_of(buffer: Readable | Writable) -> memoryview:
+    """A buffer as bytes, without a copy. ValueError unless it is C-contiguous."""
+    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
+    if not view.c_contiguous:
+        raise ValueError("a payload must be C-contiguous")
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
 class Verdict(IntEnum):
     """What a store says of one object. Only ``OK`` lets bytes through."""
 
