@@ -26,7 +26,7 @@ IMPORTS = {
     "machine": ("Case", "Event", "Given", "Slot", "always", "check_number"),
     "table": ("Codes", "Eviction", "Flag", "Flags", "Index", "Meta", "Number", "Numbers", "OrderKey", "Shares", "Table",
               "Words", "by_state"),
-    "words": ("Bits", "Layout"),
+    "words": ("Bits", "WordLayout"),
 }
 
 
@@ -169,7 +169,7 @@ def _body(machine: Machine) -> list[str]:
             lines += ["", "", *_enum(python_class.field_class(machine, field.name), about, [
                 (name, "") for name in field.names])]
     lines += ["", ""]
-    lines += ["LAYOUT = Layout(", f'    "{machine.name}",', "    ("]
+    lines += ["LAYOUT = WordLayout(", f'    "{machine.name}",', "    ("]
     for field in machine.fields:
         high = python_class.number(len(machine.states) - 1 if field.name == "state" else field.max)
         lines.append(f'        Bits("{field.name}", {field.shift}, {field.bits}, {high}),')

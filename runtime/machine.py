@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import FieldOverflow, IllegalEvent
-from .words import Layout
+from .words import WordLayout
 
 if TYPE_CHECKING:
     from transitions import Machine
@@ -69,7 +69,7 @@ class Slot:
     __slots__ = ("slot_id", "word")
 
     MACHINE: ClassVar[str]
-    LAYOUT: ClassVar[Layout]
+    LAYOUT: ClassVar[WordLayout]
     STATES: ClassVar[type[IntEnum]]
     REFUSALS: ClassVar[type[IntEnum]]
     EVENTS: ClassVar[Mapping[str, Event]]

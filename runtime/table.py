@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .errors import BadSlots, BadWord, DuplicateSlots, FieldOverflow
 from .machine import Case, Event, Slot
-from .words import Layout
+from .words import WordLayout
 
 Words = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
@@ -124,7 +124,7 @@ class Table:
 
     MACHINE: ClassVar[str]
     DIGEST: ClassVar[str]  # of what the spec says of fields, states and events
-    LAYOUT: ClassVar[Layout]
+    LAYOUT: ClassVar[WordLayout]
     STATES: ClassVar[type[IntEnum]]
     REFUSALS: ClassVar[type[IntEnum]]
     EVENTS: ClassVar[Mapping[str, Event]]
@@ -290,7 +290,7 @@ class Table:
         return array
 
 
-def _checked_words(layout: Layout, slots: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _checked_words(layout: WordLayout, slots: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     if isinstance(slots, int | np.integer):
         if slots < 0:
             raise ValueError(f"{layout.machine}: a table has 0 slots or more, not {slots}")

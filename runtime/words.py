@@ -24,10 +24,10 @@ class Bits:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WordLayout:
     """The fields of a machine's word, from the low bit up.
 
-    >>> layout = Layout("toy", (Bits("state", 0, 4, 2), Bits("pins", 4, 12, 4095)))
+    >>> layout = WordLayout("toy", (Bits("state", 0, 4, 2), Bits("pins", 4, 12, 4095)))
     >>> layout.pack(state=2, pins=5)
     82
     >>> layout.unpack(82)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Number, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -26,7 +26,7 @@ class BudgetState(IntEnum):
     OPEN = 0  # who takes is counted
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "budget",
     (
         Bits("state", 0, 1, 0),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Number, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -26,7 +26,7 @@ class CapturedGraphState(IntEnum):
     CAPTURED = 2  # may be replayed in the epoch of its capture
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "captured_graph",
     (
         Bits("state", 0, 2, 2),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -42,7 +42,7 @@ class CompressedKvForm(IntEnum):
     PACKED = 1
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "compressed_kv",
     (
         Bits("state", 0, 4, 9),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Slot, always
 from ..table import Codes, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -26,7 +26,7 @@ class GraphPoolState(IntEnum):
     AWAKE = 1  # memory that launches may use
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "graph_pool",
     (
         Bits("state", 0, 1, 1),

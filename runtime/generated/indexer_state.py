@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -34,7 +34,7 @@ class IndexerStateState(IntEnum):
     QUARANTINED = 8  # owner gone while a transfer may still write the bytes
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "indexer_state",
     (
         Bits("state", 0, 4, 8),

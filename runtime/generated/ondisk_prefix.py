@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -41,7 +41,7 @@ class OndiskPrefixKind(IntEnum):
     INDEXER_STATE = 3
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "ondisk_prefix",
     (
         Bits("state", 0, 4, 6),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Flag, Number, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -43,7 +43,7 @@ class QueuedQueue(IntEnum):
     RESIDENT = 4
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "queued",
     (
         Bits("state", 0, 4, 8),

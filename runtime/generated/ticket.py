@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Flag, Number, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -32,7 +32,7 @@ class TicketState(IntEnum):
     QUIESCED = 6  # was aborted and has stopped
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "ticket",
     (
         Bits("state", 0, 3, 6),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..machine import Case, Event, Given, Slot, always, check_number
 from ..table import Codes, Eviction, Flag, Flags, Index, Meta, Number, Numbers, OrderKey, Table, Words, by_state
-from ..words import Bits, Layout
+from ..words import Bits, WordLayout
 from .refusal import Refusal
 
 
@@ -40,7 +40,7 @@ class UncompressedTailSemantics(IntEnum):
     FOLDED = 1
 
 
-LAYOUT = Layout(
+LAYOUT = WordLayout(
     "uncompressed_tail",
     (
         Bits("state", 0, 4, 6),
