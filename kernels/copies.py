@@ -269,7 +269,7 @@ def _allowed(
 ) -> npt.NDArray[np.bool_]:
     """Which of some slots may be touched, bool [n]. Refusals are written, at ``entries`` [n] of the check."""
     if check is None:
-        slot_ids(arena, ids)  # without a check every number must be one
+        return np.ones(len(slot_ids(arena, ids)), np.bool_)  # without a check every number must be one
     return touchable(check, len(arena), ids, entries)
 
 

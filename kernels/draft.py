@@ -95,6 +95,13 @@ class Draft:
         return LaunchPlan(self.kernel, grid, tuple(self._values.values()))
 
 
+def require_record(kernel: Kernel, at: str, record: object, expected: type) -> None:
+    """Refuse what is passed for a record that the argument ``at`` comes from, and is none. Raises LaunchRefused."""
+    if not isinstance(record, expected):
+        name = expected.__name__
+        raise kernel.refusal(at, f"comes from {name}, not from {shown(record)}; fix: pass {name}")
+
+
 def named(kernel: Kernel, at: str, record: DataclassInstance, expected: type[DataclassInstance]) -> dict[str, Any]:
     """Fields of a record of values by their names, as they are, for a draft.
 
@@ -107,7 +114,5 @@ def named(kernel: Kernel, at: str, record: DataclassInstance, expected: type[Dat
     Raises:
         LaunchRefused: it is none of that class.
     """
-    if not isinstance(record, expected):
-        name = expected.__name__
-        raise kernel.refusal(at, f"comes from {name}, not from {shown(record)}; fix: pass {name}")
+    require_record(kernel, at, record, expected)
     return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .draft import Draft
+from .draft import Draft, require_record
 from .entries import IDS, LIVE, MOST, SLOTS, Entries, entry_draft, in_use, require_entries
-from .launch import Argument, Kernel, LaunchPlan, Pointer, Value, shown
+from .launch import Argument, Kernel, LaunchPlan, Pointer, Value
 from .packed_form import ALIGNMENT, Cut, body_of, expand_body
 from .reading import CHECK, ROW_HEADERS, Check, touchable
 
@@ -143,7 +143,7 @@ def pack_plan(
     Raises:
         LaunchRefused: memory is too short, or bodies don't begin at multiples of 32.
     """
-    _require_cut(PACK, cut)
+    require_record(PACK, "block_count", cut, Cut)
     draft = _draft(
         PACK, cut, entries, check, blocks=blocks, forms_bytes=cut.forms_bytes, lossy=lossy, out=out,
         out_stride=out_stride, sizes=sizes,
@@ -171,16 +171,10 @@ def expand_plan(
     Raises:
         LaunchRefused: memory is too short.
     """
-    _require_cut(EXPAND, cut)
+    require_record(EXPAND, "block_count", cut, Cut)
     draft = _draft(EXPAND, cut, entries, check, blocks=blocks, packed=packed, begins=begins, lossy=lossy)
     draft.require_bytes(begins=8 * entries.most, lossy=entries.most)
     return draft.plan((entries.most * -(-cut.count // BLOCKS_AT_ONCE), 1, 1))
-
-
-def _require_cut(kernel: Kernel, cut: Cut) -> None:
-    """Refuse what is passed as one, and is none."""
-    if not isinstance(cut, Cut):
-        raise kernel.refusal("block_count", f"comes from Cut, not from {shown(cut)}; fix: pass Cut")
 
 
 def _draft(kernel: Kernel, cut: Cut, entries: Entries, check: Check[Pointer] | None, **given: Value) -> Draft:
