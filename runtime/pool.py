@@ -175,7 +175,11 @@ class Pool:
         return int(codes[codes != 0][0]) if codes.any() else 0
 
     def must(self, event: str, slots: npt.NDArray[Any], layer: str, /, **given: npt.ArrayLike) -> None:
-        """The same; raises Refused with the event's refusal when any slot refuses."""
+        """The same of what may be refused, before anything else has changed; ``sure`` is for all that comes after.
+
+        Raises:
+            Refused: with the event's refusal, when any slot refuses; nothing was applied.
+        """
         if code := self.fire(event, slots, **given):
             refusal: Any = self.table.REFUSALS(code)
             raise Refused(refusal, layer, f"{self.kind} refuses '{event}': {refusal.reason}")
