@@ -266,6 +266,7 @@ class Index:
         ``ready`` is the number of granules of the chain, from its start, that can then be read at once.
         """
         high, segment = low + len(slots), self.climb(spot.segment, low + len(slots))
+        assert self.live(kind, Spot(segment, low)) == low, f"I4: granule {low} of kind {kind} would stand behind a gap"
         while high > low:
             start = max(low, segment.base)
             self._put(kind, segment, start, slots[start - low : high - low], ready)

@@ -398,14 +398,19 @@ class Loader:
                 raise Refused(Refusal.INCOMPLETE, "load", what)
 
     def _still_fits(self, ticket: Ticket) -> bool:
-        """Whether the chain before each batch is still there, and what it is tied to is of the same version."""
+        """Whether the chain is still there before and between the batches, and what they are tied to is as it was.
+
+        Between: granules that others published anew among packed ones are of no batch, and may have gone.
+        """
         core = self._manager.core
         spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
-        first: dict[str, int] = {}
-        for batch in ticket.batches:
-            if batch.kind in core.paged:
-                first[batch.kind] = min(first.get(batch.kind, int(batch.places[0])), int(batch.places[0]))
-        return all(core.index.live(core.paged.index(kind), spot) >= low for kind, low in first.items()) and all(
+        for n, kind in enumerate(core.paged):
+            brought = sorted(place for batch in ticket.batches if batch.kind == kind for place in batch.places.tolist())
+            live = core.index.live(n, spot)
+            behind = [place for place in brought if place >= live]
+            if behind != list(range(live, live + len(behind))):
+                return False
+        return all(
             np.array_equal(core.versions(batch.kind, spot, batch.places), batch.versions)
             for batch in ticket.batches
             if batch.begin == "load_begin" and batch.kind in core.paged

@@ -422,6 +422,13 @@ def _packed(lossy: bool) -> Op:
     return begin
 
 
+def _packed_around(world: World) -> None:
+    """A granule in the middle was published anew since."""
+    world.fill(world.p, 0, 3)
+    world.manager.pack(world.p)
+    world.fill(world.p, 1, 2)
+
+
 def _forked(world: World) -> None:
     world.fill(world.p, 0, 3)
     world.fill(world.q, 1, 2)
@@ -503,6 +510,7 @@ BEGINNINGS: Mapping[str, Op] = {
     "p stored": _stored,
     "p packed": _packed(False),
     "p packed lossy": _packed(True),
+    "p packed around": _packed_around,
     "p and q": _forked,
     "p lent": _lent,
     "p without keys": _without_keys,
@@ -523,6 +531,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "p and q": (),
     "p packed": ("pack, expand p", "expand p"),
     "p packed lossy": (),
+    "p packed around": (),
     "p lent": ("revoke", "revoke, take q"),
     "p without keys": ("rebuild", "rebuild admitted", "evict keys"),
     "p without keys, submitted": ("rebuild in turn",),

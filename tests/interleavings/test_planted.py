@@ -33,6 +33,9 @@ PLANTED = {
     ),
     planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 122),
     planted.ParksNothing: ("p", ("read p, park", "take q"), "split", "on the device: bytes of compressed_kv", 2),
+    planted.ExpandsOverGaps: (
+        "p packed around", ("expand p", "expire p end"), "split", "would stand behind a gap", 3,
+    ),
     planted.ForgetsLoss: ("p packed lossy", ("pack p", "expand p"), "split", "expanded: lossy bytes of granule 0", 2),
     planted.PacksOpenly: ("p", ("read p", "pack p, take q"), "split", "before release: bytes of compressed_kv", 15),
     planted.PacksBlindly: ("p", ("pack p", "expire p end"), "split", "index: I4", 2),

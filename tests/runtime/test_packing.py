@@ -177,3 +177,23 @@ def test_bytes_of_another_layout_are_not_expanded() -> None:
         backend.expand(PROFILE.layouts["indexer_state"], [blob])
     with pytest.raises(ValueError, match="packed slot 1 of 2 of compressed_kv: has 8 bytes behind its header"):
         backend.expand(LAYOUT, [blob, blob[:32]])
+
+
+@pytest.mark.parametrize(("lost", "state", "now"), [(2, "failed", 2), (3, "failed", 2), (4, "done", 4), (5, "done", 5)])
+def test_an_expansion_around_a_granule_that_expires_meanwhile_leaves_no_gap(lost: int, state: str, now: int) -> None:
+    """Granule 3 is published anew between packed ones, and the chain is cut before, at or behind it."""
+    manager = make()
+    keys = manager.keys(prompt(1, 5))
+    put(manager, keys, 0, 5)
+    assert manager.pack(keys, 2) == 3
+    put(manager, keys, 3, 4)
+    answer = manager.match(keys)
+    assert answer.plan is not None
+    ticket = manager.load_begin(answer.plan)
+    manager.expire(keys, lost)
+    ticket.transfer()
+    assert (ticket.state, manager.match(keys).now) == (state, now * A)
+    audited(manager)
+    put(manager, keys, 0, 5)
+    assert manager.match(keys).now == 5 * A
+    audited(manager)
