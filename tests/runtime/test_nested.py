@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime.admission import Admission, Limits, Reservation
 from kvfsm.runtime.answers import Answer
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -75,15 +76,18 @@ class World:
         self.chance = random.Random(seed)
         profile = PROFILES[model]
         self.granule = profile.granule
-        slots = {kind: self.chance.randint(6, 14) for kind in profile.kinds}
+        slots = {kind: self.chance.randint(7, 16) for kind in profile.kinds}
         store = Shelf(self.during, self.chance)
         self.manager = make(profile, slots, Interrupted(self.during), store=store, cold=6, rows=3)
-        self.keys = [self.manager.keys(prompt) for prompt in prompts()]
+        self.keys = [self.manager.keys(prompt) for prompt in prompts(self.granule)]
         self.answers: list[tuple[Keys, Answer]] = []
         self.leases: list[tuple[Keys, Lease]] = []
         self.fills: list[tuple[Keys, Fill]] = []
         self.tickets: list[Ticket] = []
         self.rows: list[int] = []
+        self.admission = Admission(self.manager, Limits(requests=2))
+        self.reservations: list[Reservation] = []
+        self.launches: list[bool] = []  # which of the device's launches have ended
         self.depth = 0
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -112,6 +116,14 @@ class World:
         """One of what is open, taken out; None when nothing is."""
         return held.pop(self.chance.randrange(len(held))) if held else None
 
+    def launched(self) -> Callable[[], bool] | None:
+        """Whether what is given back just now is used no more: at once, or when the device says so."""
+        if self.chance.random() < 0.7:
+            return None
+        number = len(self.launches)
+        self.launches.append(False)
+        return lambda: self.launches[number]
+
     def prompt(self) -> Keys:
         return self.chance.choice(self.keys)
 
@@ -120,12 +132,15 @@ class World:
         self.depth = DEPTH
         while self.leases:
             release(self)
+        while self.reservations:
+            cancel(self)
         while self.fills:
             self.manager.abandon(self.any_of(self.fills)[1])
         while self.tickets:
             give_up_load(self)
         while self.rows:
             self.manager.requests.finish(self.rows.pop())
+        device_ends(self)
         for kind in self.manager.profile.kinds:
             self.manager.evict(kind, 99)
         free = {kind: pool.free for kind, pool in self.manager.core.pools.items()}
@@ -151,7 +166,11 @@ def release(world: World) -> None:
     if world.leases:
         keys, lease = world.any_of(world.leases)
         world.wrong += wrong_bytes(keys, lease)
-        world.manager.release(lease)
+        world.manager.release(lease, done=world.launched())
+
+
+def device_ends(world: World) -> None:
+    world.launches[:] = [True] * len(world.launches)
 
 
 def load(world: World) -> None:
@@ -224,7 +243,7 @@ def publish(world: World) -> None:
 
 def abandon(world: World) -> None:
     if world.fills:
-        world.manager.abandon(world.any_of(world.fills)[1])
+        world.manager.abandon(world.any_of(world.fills)[1], done=world.launched())
 
 
 def rebuild(world: World) -> None:
@@ -277,6 +296,46 @@ def begin_row(world: World) -> None:
     world.rows.append(world.manager.requests.admit(world.chance.randint(1, 2 * world.granule)))
 
 
+def ask(world: World) -> None:
+    """Reserve all that a request needs up to its first step."""
+    keys = world.prompt()
+    said = world.admission.admit(world.manager.match(keys), GRANULES * world.granule + 1, step=world.granule)
+    world.done[type(said).__name__] += 1
+    if isinstance(said, Reservation):
+        world.reservations.append(said)
+
+
+def enter(world: World) -> None:
+    """The load of a reservation ends, maybe badly, and its row begins."""
+    if not world.reservations:
+        return
+    one = world.any_of(world.reservations)
+    try:
+        if one.ticket is not None and not one.ticket.ended:
+            one.ticket.transfer()
+        row = world.admission.enter(one)
+    except Refused:
+        world.admission.cancel(one)
+        raise
+    world.admission.leave(one)
+    world.rows.append(row)
+
+
+def cancel(world: World) -> None:
+    """Before its load, or with the load under way, which ends later."""
+    if world.reservations:
+        one = world.any_of(world.reservations)
+        ticket = one.ticket
+        world.admission.cancel(one)
+        if ticket is not None and not ticket.ended:
+            ticket.quiesce()
+
+
+def move(world: World) -> None:
+    """The memory moves, with what is cached, where nobody holds anything."""
+    world.manager.reallocate()
+
+
 def step_row(world: World) -> None:
     if world.rows:
         world.manager.requests.step([world.chance.choice(world.rows)])
@@ -284,13 +343,13 @@ def step_row(world: World) -> None:
 
 def end_row(world: World) -> None:
     if world.rows:
-        world.manager.requests.finish(world.any_of(world.rows))
+        world.manager.requests.finish(world.any_of(world.rows), done=world.launched())
 
 
 ACTS = (
     match, match, acquire, acquire, release, release, load, begin_load, transfer, give_up_load, reserve, go_on, publish,
     publish, abandon, fill, fill, fill, fill, rebuild, evict, expire, leave_window, pack, pack, pack, expand, expand,
-    persist, reset, lose, begin_row, step_row, end_row,
+    persist, reset, lose, begin_row, step_row, end_row, ask, enter, enter, cancel, device_ends, device_ends, move,
 )  # fmt: skip
 
 

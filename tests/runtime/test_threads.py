@@ -37,11 +37,11 @@ class FlakyStore(MemoryStore):
         return Found(Verdict.INTEGRITY) if self._chance.random() < 0.05 else super().get(id, into)
 
 
-def prompts() -> list[np.ndarray]:
+def prompts(granule: int = A) -> list[np.ndarray]:
     """Six prompts in a tree: they share one, two or three granules."""
     chance = np.random.default_rng(5)
-    trunk = chance.integers(0, 256, 3 * A)
-    return [np.concatenate((trunk[: shared * A], chance.integers(0, 256, (GRANULES - shared) * A + 1)))
+    trunk = chance.integers(0, 256, 3 * granule)
+    return [np.concatenate((trunk[: shared * granule], chance.integers(0, 256, (GRANULES - shared) * granule + 1)))
             for shared in (0, 1, 2, 2, 3, 3)]  # fmt: skip
 
 
