@@ -289,7 +289,7 @@ def lose(world: World) -> None:
     """The disk loses some objects."""
     store: Any = world.manager.store
     for name in world.chance.sample(sorted(store.objects, key=str), min(2, len(store.objects))):
-        del store.objects[name]
+        store.objects.pop(name, None)
 
 
 def begin_row(world: World) -> None:
