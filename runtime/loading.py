@@ -405,10 +405,10 @@ class Loader:
         core = self._manager.core
         spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
         for n, kind in enumerate(core.paged):
-            brought = sorted(place for batch in ticket.batches if batch.kind == kind for place in batch.places.tolist())
             live = core.index.live(n, spot)
-            behind = [place for place in brought if place >= live]
-            if behind != list(range(live, live + len(behind))):
+            behind = [batch.places[batch.places >= live] for batch in ticket.batches if batch.kind == kind]
+            ends = [int(places[-1]) + 1 for places in behind if len(places)]
+            if ends and max(ends) - live != sum(map(len, behind)):
                 return False
         return all(
             np.array_equal(core.versions(batch.kind, spot, batch.places), batch.versions)
