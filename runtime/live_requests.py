@@ -57,6 +57,11 @@ class Work:
     waited: float
     rebuild: Fill | None = None
 
+    @property
+    def stands(self) -> bool:
+        """Whether the request has still what it was granted for. The caller holds the manager's lock."""
+        return self.live.row == self.row and self.live.rebuild is self.rebuild
+
     def __repr__(self) -> str:
         again = "" if self.replay is None else f" after a replay of [{self.replay.start}, {self.replay.stop})"
         where = "for its keys" if self.row is None else f"in row {self.row}"

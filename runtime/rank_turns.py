@@ -40,6 +40,7 @@ from .answers import Reason
 from .errors import Refused
 from .generated.queued import QueuedState
 from .keys import Keys
+from .lease import Done
 from .live_requests import Live, Work
 from .queues import Queue, queue_of
 from .reservation import Deferred, Rejected, Reservation, Stage
@@ -94,7 +95,7 @@ class RankTurns(Turns):
         """See ``Turns``; what this rank alone can reuse says nothing yet."""
         return Queue.RESIDENT, float(self._admission.step_stop(tokens, 0, self._chunk))
 
-    def round(self) -> None:
+    def round(self, done: Done | None = None) -> None:
         """See ``Turns``; the same turns on all ranks.
 
         Raises:
@@ -106,7 +107,7 @@ class RankTurns(Turns):
         self._agreed, self._held, self._said, self._never = {}, {}, {}, {}
         self.withheld = set(self._requests.by_number.values())  # until all have spoken
         try:
-            self._running.begin_round()
+            self._running.begin_round(done)
             self._claimant, self._stopped = None, ()
             self._grant(holders=True)
             with self._manager.lock:

@@ -49,15 +49,16 @@ class RunningRows:
         self.stops = False
         self.alone: bool | None = None
         self._agreement = agreement
+        self._done: Done | None = None  # whether the device has ended the steps begun before this round
         self._writing: list[WriteThrough] = []
         self._manager, self._admission, self._requests = service.manager, service.admission, service.requests
         self._chunk, self._clock, self._changed = service.chunk, service.clock, service.changed
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def begin_round(self) -> None:
-        """Nobody lacks room yet; who has lost its row waits anew."""
-        self.short, self.stops = [], False
+    def begin_round(self, done: Done | None) -> None:
+        """Nobody lacks room yet; who has lost its row waits anew. What slides out in this round waits for ``done``."""
+        self.short, self.stops, self._done = [], False, done
         with self.lock:
             with self._manager.lock:
                 running = self._requests.running()
@@ -75,7 +76,7 @@ class RunningRows:
                 return
             stop = self._admission.step_stop(live.tokens, start, self._chunk)
             try:
-                self._manager.requests.extend(row, stop - start)
+                self._manager.requests.extend(row, stop - start, done=self._done)
             except Refused as refused:
                 if refused.refusal not in TOO_LITTLE:
                     raise
@@ -264,7 +265,7 @@ class RunningRows:
 
     # ---- want of room -----------------------------------------------------------------------------------------------
 
-    def unblock(self) -> None:
+    def unblock(self, done: Done | None) -> None:
         """Where all who run lack room for their next chunk, let the youngest give its room back.
 
         One that runs alone waits for what others hold: loads, leases, the device.
@@ -276,7 +277,7 @@ class RunningRows:
                 if not stuck or (len(running) == 1 and not self._is_alone_everywhere()):
                     return
             why = f"the next chunk of request {running[0].number} doesn't fit beside what it has"
-            self._yield(Refused(Reason.POOL_FULL, "scheduler", why), None)
+            self._yield(Refused(Reason.POOL_FULL, "scheduler", why), done)
 
     def _yield(self, why: Refused, done: Done | None) -> Live:
         """The youngest of those who run gives its room back; where it is alone with all there is, it ends.

@@ -241,7 +241,8 @@ class Scheduler:
             self._requests.tally.count("cancelled")
         for ticket in tickets:
             self._workers.quiesce(ticket)
-        live.begun.cancel()
+        if live.begun.cancel():
+            live.begun.set_running_or_notify_cancel()  # so that ``concurrent.futures.wait`` hears of it
         self._changed.set()
         return True
 
@@ -285,12 +286,16 @@ class Scheduler:
 
     @_stores
     @_engine
-    def schedule(self) -> tuple[Work, ...]:
+    def schedule(self, *, done: Done | None = None) -> tuple[Work, ...]:
         """Grant turns in all queues, as far as room and budgets go; returns what to compute now.
 
         Never waits for a load. Those who hold slots come first, in all queues, and nobody waits for ever: see
         ``turns.py``. Where every running request waits for room, the youngest goes back to wait. Who is given up before
         this returns is not in it.
+
+        Args:
+            done: whether the device has ended the steps begun so far; blocks that slide out of a window wait for it,
+                and so do slots of who goes back.
 
         Raises:
             Exception: what a store or a device query raised. Nothing is lost: the next call grants nothing more, and
@@ -300,24 +305,24 @@ class Scheduler:
         self._changed.clear()
         broken_off = bool(self._requests.granted) and not self._in_ranks
         if broken_off:  # this lets go of what went with its row since
-            self._running.begin_round()
+            self._running.begin_round(done)
             self._rebuilds.notice()
         if broken_off and self._requests.granted:
             self._changed.set()
         else:
-            self._turns.round()
+            self._turns.round(done)
         with self._running.lock, self.manager.lock:
             work = self._requests.hand_out(self._turns.withheld)
         if self._turns.withheld:
             self._changed.set()
         for one in work:
-            begun = one.live.begun
-            if one.row is not None and not begun.done() and begun.set_running_or_notify_cancel():
-                with suppress(InvalidStateError):  # it was told of poison just now
-                    begun.set_result(one)
+            if one.row is not None:
+                with suppress(InvalidStateError):  # it has begun before, or was given up or told of poison just now
+                    one.live.begun.set_result(one)
         if not work:
-            self._running.unblock()
-        return work
+            self._running.unblock(done)
+        with self.manager.lock:  # who was told may have given some up
+            return tuple(one for one in work if one.stands)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there may be turns since the last ``schedule`` began; False when the time is up first.

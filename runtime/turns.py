@@ -23,6 +23,7 @@ from .fill import Fill
 from .generated.queued import QueuedState
 from .key_rebuilds import KeyRebuilds
 from .keys import Keys
+from .lease import Done
 from .live_requests import Live, Work
 from .load_workers import LoadWorkers
 from .queues import Queue, queue_of
@@ -67,13 +68,16 @@ class Turns:
         self._stopped: tuple[Queue, ...] = ()  # queues in which nobody else begins in this round
         self.withheld: set[Live] = set()
 
-    def round(self) -> None:
+    def round(self, done: Done | None = None) -> None:
         """Grant turns in all queues, as far as room and budgets go.
+
+        Args:
+            done: whether the device has ended the steps begun so far.
 
         Raises:
             Exception: what a store or a device query raised; what was granted by then stays granted.
         """
-        self._running.begin_round()
+        self._running.begin_round(done)
         self._rebuilds.notice()
         self._claimant, self._stopped = None, ()
         self._grant(holders=True)

@@ -5,6 +5,8 @@ A call of ``schedule`` that a store or a clock breaks off leaves such work behin
 
 from __future__ import annotations
 
+from concurrent.futures import wait
+
 import pytest
 
 from kvfsm.runtime.answers import AnswerKind
@@ -12,6 +14,8 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.policy import WindowPolicy
+from kvfsm.runtime.queues import Queue
+from kvfsm.runtime.requests import GUARD
 from kvfsm.runtime.scheduler import Live, Scheduler
 
 from .bench import A, Bench
@@ -147,4 +151,71 @@ def test_a_second_scheduler_of_a_manager_waits_until_the_first_has_ended() -> No
         second.submit(bench.manager.keys(OTHER))
     bench.scheduler.cancel(live)
     assert second.cancel(second.submit(bench.manager.keys(OTHER)))
+    bench.over()
+
+
+# ---- given up while work is handed out -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", [0, 1])
+def test_who_is_given_up_while_another_is_told_of_its_work_is_not_handed_out(whose: int) -> None:
+    """A callback of ``begun`` runs before ``schedule`` returns: what it frees is another's when the engine launches."""
+    bench = Bench()
+    lives = [bench.submit(ELDER), bench.submit(OTHER)]
+    lives[0].begun.add_done_callback(lambda begun: bench.scheduler.cancel(lives[whose]) and None)
+    assert [work.live for work in bench.scheduler.schedule()] == [lives[1 - whose]]
+    assert bench.states(*lives)[whose] == "absent" and lives[whose].row is None
+    bench.over()
+
+
+def test_keys_that_are_given_up_while_another_is_told_of_its_work_are_not_handed_out() -> None:
+    profile = PROFILES["tiny_deepseek_v32"]
+    bench, tokens = Bench(profile=profile), prompt(4, 2 * profile.granule + 4)
+    bench.manager.publish(bench.manager.reserve(bench.manager.keys(tokens), 0, 2))
+    bench.manager.evict("indexer_state", 2)
+    cold, rebuilds = bench.submit(OTHER), bench.submit(tokens)
+    assert bench.scheduler.where(rebuilds) is Queue.INDEXER
+    cold.begun.add_done_callback(lambda begun: bench.scheduler.cancel(rebuilds) and None)
+    assert [work.live for work in bench.scheduler.schedule()] == [cold]
+    assert bench.states(rebuilds) == ["absent"]
+    bench.over()
+
+
+def test_who_waits_for_several_to_begin_hears_of_one_that_was_given_up() -> None:
+    bench = Bench()
+    live = bench.submit(ELDER)
+    assert bench.scheduler.cancel(live) and live.begun.cancelled()
+    assert wait([live.begun], timeout=0.1).done == {live.begun}
+
+
+# ---- steps that the device has not ended -----------------------------------------------------------------------------
+
+
+def test_slots_of_who_goes_back_in_a_schedule_wait_for_the_device() -> None:
+    """All who run lack room for their next chunk, and the steps before are launched and have not ended (T7)."""
+    bench, device = Bench(4, chunk=A), [False]
+    elder, younger = bench.submit(prompt(3, 3 * A)), bench.submit(prompt(4, 3 * A))
+    for _ in range(2):
+        assert len(bench.scheduler.schedule(done=lambda: device[0])) == 2
+    written = bench.manager.requests.table("compressed_kv", [younger.row])[0]
+    assert bench.scheduler.schedule(done=lambda: device[0]) == ()
+    assert bench.states(elder, younger) == ["running", "waiting"]
+    pool = bench.manager.core.pools["compressed_kv"]
+    assert not set(written.tolist()) & set(pool.free_slots.tolist()) and bench.manager.evict("compressed_kv", 4) == 0
+    assert bench.scheduler.schedule(done=lambda: device[0]) == ()
+    device[0] = True
+    bench.scheduler.wake()
+    bench.over()
+
+
+def test_blocks_that_slide_out_in_a_schedule_wait_for_the_device() -> None:
+    profile = PROFILES["tiny_gpt_oss"]
+    bench, device = Bench(profile=profile, chunk=4 * profile.granule), [False]
+    live = bench.submit(prompt(4, 8 * profile.granule))
+    bench.scheduler.schedule(done=lambda: device[0])
+    written = bench.manager.requests.window_table([live.row])[0]
+    bench.scheduler.schedule(done=lambda: device[0])
+    slid = set(written.tolist()) - set(bench.manager.requests.window_table([live.row])[0].tolist()) - {GUARD}
+    assert slid and not slid & set(bench.manager.core.pools["swa_window"].free_slots.tolist())
+    device[0] = True
     bench.over()
