@@ -188,7 +188,10 @@ class GraphRunner:
             self._forget(self._exactly(bucket))
 
     def begun(self) -> Done:
-        """Says whether what was launched so far has ended: the ``done=`` of what gives slots back meanwhile."""
+        """Says whether what was launched has ended: the ``done=`` of what gives slots back meanwhile.
+
+        What is launched until it is first asked counts, which is when the slots are given back.
+        """
         return self._manager.memory.begun()
 
     # ---- under the manager's lock ---------------------------------------------------------------------------------

@@ -69,10 +69,15 @@ class Memory:
             self._sure("retire")
 
     def begun(self) -> Done:
-        """Says whether all launches begun so far have ended; for ``done=`` of what gives slots back."""
-        last = self._numbers
+        """Says whether all launches have ended that were begun when it was first asked.
+
+        For ``done=`` of what gives slots back, which asks under the lock: what another thread launches meanwhile counts.
+        """
+        last: int | None = None
 
         def ended() -> bool:
+            nonlocal last
+            last = self._numbers if last is None else last
             return all(
                 number > last or (done is not None and done()) for number, done in list(self._launches.items())
             )

@@ -222,7 +222,8 @@ class Scheduler:
         Args:
             live: the request.
             done: whether the device has ended the steps begun so far, those included that ``schedule`` has returned; a
-                running request's slots wait for it. What it raises goes to the caller, with nothing changed.
+                running request's slots wait for it. It is asked under the lock: steps that another thread launches
+                before that count. What it raises goes to the caller, with nothing changed.
         """
         self._requests.check(live)
         tickets: list[Ticket] = []

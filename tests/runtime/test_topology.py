@@ -261,6 +261,24 @@ def test_slots_wait_for_the_launches_that_were_begun_and_for_no_later_one() -> N
     assert runner.begun()()
 
 
+def test_slots_wait_for_a_launch_that_begins_while_they_are_about_to_be_given_back() -> None:
+    """One thread asks for ``begun`` and waits for a lock to end a row; the engine launches the row's next step first."""
+    manager, device = make(), Slow()
+    runner = GraphRunner(manager, nothing, [1], device)
+    runner.capture(1)
+    row = manager.requests.admit(5)
+    begun = runner.begun()
+    runner.replay([row])
+    manager.requests.finish(row, done=begun)
+    assert manager.given_up
+    runner.replay([])
+    device.ended[0] = True
+    manager.evict("compressed_kv", 0)
+    assert not manager.given_up and not runner.begun()(), "that one counts, and no later one"
+    device.ended[1] = True
+    assert begun() and runner.begun()()
+
+
 # ---- memory that moves ----------------------------------------------------------------------------------------------
 
 
