@@ -71,7 +71,7 @@ class Memory:
     def begun(self) -> Done:
         """Says whether all launches have ended that were begun when it was first asked.
 
-        For ``done=`` of what gives slots back, which asks under the lock: what another thread launches meanwhile counts.
+        For ``done=`` of what gives slots back, which asks under the lock: what others launch meanwhile counts.
         """
         last: int | None = None
 
