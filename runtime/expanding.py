@@ -57,10 +57,7 @@ def unhold_packed(core: Core, slots: Slots, generations: Numbers, plan: Plan) ->
 
 
 def same_packed(core: Core, spot: Spot, places: Numbers, packed: Slots) -> npt.NDArray[np.bool_]:
-    """Where the index holds nothing, or the very packed copies that were expanded; ``places`` in a row."""
-    index, n, low = core.index, core.paged.index(KV), int(places[0])
-    same = np.ones(len(places), np.bool_)
-    live = min(index.live(n, spot), low + len(places))
-    if live > low:
-        same[: live - low] = index.slots(n, spot, low, live) == packed[: live - low]
+    """Where the index still finds the very packed copies that were expanded; ``places`` in a row, all of them there."""
+    low, high = int(places[0]), int(places[-1]) + 1
+    same: npt.NDArray[np.bool_] = core.index.slots(core.paged.index(KV), spot, low, high) == packed
     return same

@@ -400,16 +400,17 @@ class Loader:
     def _still_fits(self, ticket: Ticket) -> bool:
         """Whether the chain is still there before and between the batches, and what they are tied to is as it was.
 
-        Between: granules that others published anew among packed ones are of no batch, and may have gone.
+        Between: granules that others published anew among packed ones are of no batch, and may have gone. What an
+        expansion brings was found before, and is not to be found again once it has ended or was let go.
         """
         core = self._manager.core
         spot = core.index.locate(ticket.plan.claim.digests, ticket.plan.boundary)
         for n, kind in enumerate(core.paged):
             live = core.index.live(n, spot)
-            behind = [batch.places[batch.places >= live] for batch in ticket.batches if batch.kind == kind]
-            ends = [int(places[-1]) + 1 for places in behind if len(places)]
-            if ends and max(ends) - live != sum(map(len, behind)):
-                return False
+            for batch in ticket.batches:
+                behind = batch.places[batch.places >= live] if batch.kind == kind else batch.places[:0]
+                if len(behind) and (batch.begin == "expand_begin" or int(behind[-1]) + 1 - live != len(behind)):
+                    return False
         return all(
             np.array_equal(core.versions(batch.kind, spot, batch.places), batch.versions)
             for batch in ticket.batches

@@ -22,7 +22,7 @@ from .core import Core
 from .errors import Refused
 from .index import Spot
 from .keeping import NEVER, PLAIN, Deadline, Keeping
-from .kinds import Numbers
+from .kinds import INDEXER, KV, Numbers
 from .pool import Slots
 
 
@@ -91,7 +91,7 @@ def place(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots, take
     if kind == "compressed_kv":
         _fall_behind(core, spot, low, high)
     elif gap and kind == "indexer_state":
-        revive(core, spot, ready)
+        revive(core, INDEXER, spot, ready)
 
 
 def settle(
@@ -133,35 +133,31 @@ def remember(core: Core, digests: list[bytes], places: Mapping[str, Numbers], un
                 core.deadlines.add(until, Deadline(kind, digests, part))
 
 
-def revive(core: Core, spot: Spot, at: int) -> None:
-    """Stale keys at granule ``at`` were replaced: those behind are read again, in every branch, up to the next.
+def revive(core: Core, kind: str, spot: Spot, at: int) -> None:
+    """What stands at granule ``at`` and behind is read again, in every branch, up to the next that can't be.
 
-    Cost: the subtree.
+    Cost: the part of the subtree that holds the kind and can be read.
     """
-    n, pool = core.paged.index("indexer_state"), core.pools["indexer_state"]
-    for segment in core.index.below(core.index.climb(spot.segment, at + 1)):
-        parent, ready, live = segment.parent, segment.ready[n], segment.live[n]
-        if parent is None or (parent.parent is not None and parent.ready[n] < parent.end - parent.base):
-            continue
+    n, pool = core.paged.index(kind), core.pools[kind]
+    stack = [core.index.climb(spot.segment, at + 1)]
+    while stack:
+        segment = stack.pop()
+        ready, live = segment.ready[n], segment.live[n]
         if ready < live:
             good = pool.in_state(segment.slots[n][ready:live], "resident")
-            count = len(good) if good.all() else int(np.argmin(good))
-            if count:
-                core.index.set_ready(n, segment, ready + count)
+            ready += len(good) if good.all() else int(np.argmin(good))
+            core.index.set_ready(n, segment, ready)
+        if ready == segment.end - segment.base:
+            stack.extend(kid for kid in segment.kids if kid.live[n])
 
 
 def advance(core: Core, spot: Spot) -> None:
-    """Let what is expanded right behind the readable part of a chain be read too."""
-    if "compressed_kv" not in core.paged:
-        return
-    n = core.paged.index("compressed_kv")
-    ready, live = core.index.ready(n, spot), core.index.live(n, spot)
-    if ready < live:
-        waiting = core.index.slots(n, spot, ready, live)
-        expanded = core.pools["compressed_kv"].in_state(waiting, "resident")
-        count = len(waiting) if expanded.all() else int(np.argmin(expanded))
-        if count:
-            core.index.put(n, spot, ready, waiting[:count], ready + count)
+    """Let what is expanded right behind the readable part of a chain be read too, in every branch."""
+    if KV in core.paged:
+        n = core.paged.index(KV)
+        ready = core.index.ready(n, spot)
+        if ready < core.index.live(n, spot):
+            revive(core, KV, spot, ready)
 
 
 def _fall_behind(core: Core, spot: Spot, low: int, high: int) -> None:

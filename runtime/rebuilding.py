@@ -138,7 +138,7 @@ def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, N
     merged[places[ours] - low] = slots[ours]
     core.index.put(n, spot, low, merged, fill.stop)
     core.retire(INDEXER, old[old != merged[replaced]])
-    publication.revive(core, spot, low)
+    publication.revive(core, INDEXER, spot, low)
     return slots[ours], places[ours]
 
 

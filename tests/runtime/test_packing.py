@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -179,7 +182,9 @@ def test_bytes_of_another_layout_are_not_expanded() -> None:
         backend.expand(LAYOUT, [blob, blob[:32]])
 
 
-@pytest.mark.parametrize(("lost", "state", "now"), [(2, "failed", 2), (3, "failed", 2), (4, "done", 4), (5, "done", 5)])
+@pytest.mark.parametrize(
+    ("lost", "state", "now"), [(2, "failed", 2), (3, "failed", 2), (4, "failed", 2), (5, "done", 5)]
+)
 def test_an_expansion_around_a_granule_that_expires_meanwhile_leaves_no_gap(lost: int, state: str, now: int) -> None:
     """Granule 3 is published anew between packed ones, and the chain is cut before, at or behind it."""
     manager = make()
@@ -196,4 +201,47 @@ def test_an_expansion_around_a_granule_that_expires_meanwhile_leaves_no_gap(lost
     audited(manager)
     put(manager, keys, 0, 5)
     assert manager.match(keys).now == 5 * A
+    audited(manager)
+
+
+def test_what_expired_while_it_was_expanded_is_not_found_again() -> None:
+    """Nobody published it anew, and there is no store: it can't come back."""
+    manager = make()
+    keys = manager.keys(prompt(1, 5))
+    put(manager, keys, 0, 5)
+    assert manager.pack(keys, 2) == 3
+    plan = manager.match(keys).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    manager.expire(keys, 4)
+    ticket.transfer()
+    assert ticket.state == "failed" and manager.core.pools["compressed_kv"].free == 14
+    assert manager.core.pools["compressed_kv"].free_cold == 14  # the copies of the two that did not expire
+    assert manager.expand(keys).now == 4 * A
+    audited(manager)
+
+
+@pytest.mark.parametrize("how", ["expanded", "published", "kept"])
+def test_what_stands_behind_packed_granules_is_read_in_every_branch_once_they_are(how: str) -> None:
+    """Another prompt goes on behind granules that are packed, or are being packed, by a packing that then fails."""
+
+    class Backend(NumpyBackend):
+        def pack(self, *given: Any, **named: Any) -> list[bytes]:
+            if how == "kept":
+                put(manager, other, 3, 5)
+                raise OSError
+            return super().pack(*given, **named)
+
+    manager = Manager(PROFILE, dict.fromkeys(PROFILE.kinds, 16), Backend(), cold=16)
+    keys, other = manager.keys(prompt(1, 5, 3)), manager.keys(prompt(2, 5, 3))
+    put(manager, keys, 0, 5)
+    with contextlib.suppress(OSError):
+        manager.pack(keys, 2)
+        put(manager, other, 3, 5)
+    if how == "expanded":
+        manager.expand(keys)
+    elif how == "published":
+        put(manager, other, 2, 3)
+    answer = manager.match(other)
+    assert (answer.kind, answer.now, answer.plan) == (AnswerKind.HIT, 5 * A, None)
     audited(manager)
