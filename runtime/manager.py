@@ -288,6 +288,7 @@ class Manager:
         if not boundary or not answer.claims:
             return answer.kind
         with self.lock:
+            self.drop_expired()
             held = all(self.matcher.holds(claim, boundary) for claim in answer.claims)
         return AnswerKind.HIT if held else AnswerKind.STALE
 

@@ -170,9 +170,11 @@ class Matcher:
         return range(ready, stop) if stop > max(now, ready) else None
 
     def holds(self, claim: Claim, boundary: int) -> bool:
-        """Whether what was found up to a boundary, in granules, is there still. The caller holds the lock."""
+        """Whether what was found up to a boundary, in granules, is there still.
+
+        The caller holds the lock, and has dropped what has ended: what he has found before stays as it is.
+        """
         core = self._manager.core
-        self._manager.drop_expired()
         spot = core.index.locate(claim.digests, boundary)
         if spot.at < boundary or any(legal(boundary) != boundary for legal in self.boundary_sets(spot)):
             return False

@@ -504,6 +504,43 @@ def test_what_is_packed_and_expanded_ends_when_it_was_to_end(generate: Generate)
     assert manager.audit().ok
 
 
+def test_what_ends_while_it_is_expanded_is_not_found_again(generate: Generate) -> None:
+    clock, profile = Clock(), PROFILES["llama"]
+    manager = Manager(profile, {KV: 16}, NumpyBackend(), kinds=generate(TTL), clock=clock, cold=8)
+    keys = manager.keys(list(range(4 * profile.granule + 1)))
+    manager.publish(manager.reserve(keys, 0, 2))
+    manager.publish(manager.reserve(keys, 2, 4), ttl=10)
+    assert manager.pack(keys, 2) == 2
+    answer = manager.match(keys)
+    assert answer.plan is not None
+    ticket = manager.load_begin(answer.plan)
+    clock.now = 11
+    assert manager.match(keys).now == 2 * profile.granule
+    ticket.transfer()
+    assert ticket.state == "failed" and manager.match(keys).now == 2 * profile.granule
+    assert manager.core.pools[KV].free == 14 and manager.audit().ok
+
+
+def test_entries_that_end_while_a_rebuilding_begins_are_stale(generate: Generate) -> None:
+    """The clock moves with each call, so that the time may be over after the first look."""
+    profile, said = PROFILES["tiny_deepseek_v32"], []
+    for ttl in range(3, 7):
+        manager = Manager(profile, dict.fromkeys(profile.kinds, 8), NumpyBackend(), kinds=generate(TTL))
+        keys = manager.keys(list(range(4 * profile.granule + 1)))
+        manager.publish(manager.reserve(keys, 0, 2))
+        manager.publish(manager.reserve(keys, 2, 4), ttl=ttl)
+        manager.evict(INDEXER, 2)
+        answer = manager.match(keys)
+        assert answer.rebuild is not None
+        try:
+            manager.publish(manager.rebuild_begin(answer))
+            said.append("")
+        except Refused as refused:
+            said.append(f"{refused.layer} {refused.refusal.name}")
+        assert manager.audit().ok
+    assert said == ["rebuild STALE", "publish STALE", "", ""]
+
+
 # ---- budgets --------------------------------------------------------------------------------------------------------
 
 
