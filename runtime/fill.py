@@ -114,7 +114,9 @@ class Fill(Handle):
             raise KeyError(f"the fill has no slots of {kind!r}, but of {', '.join(self.slots) or 'nothing'}")
         key = (kind, part, layer)
         if key not in self._staged:
-            self._staged[key] = self._manager.read(kind, part, layer, self.slots[kind])
+            found = self._manager.read(kind, part, layer, self.slots[kind])
+            self._manager.check_open(self)  # what was read meanwhile may be another's
+            self._staged[key] = found
         return self._staged[key]
 
     def close(self) -> None:

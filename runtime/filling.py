@@ -20,7 +20,7 @@ from .fill import Fill
 from .index import Spot
 from .keys import Keys
 from .kinds import INDEXER, KV, PREFILL_VERSION
-from .lease import Done, GivenUp, Lease, still
+from .lease import Done, GivenUp, Lease, both, still
 from .rebuilding import check_entries, forget, seal
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ class Filler:
 
     Attributes:
         fills: those that are open, by number.
+        writing: numbers of those whose staged bytes are on their way to their slots, in a publication.
     """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self.fills: dict[int, Fill] = {}
+        self.writing: set[int] = set()
         self._voided = 0  # the last number of a fill over memory that is gone
 
     def reserve(
@@ -85,8 +87,8 @@ class Filler:
         manager, core = self._manager, self._manager.core
         self.check_open(fill)
         core.check_keeping(priority, ttl)
-        for (kind, part, layer), data in fill.staged().items():
-            manager.write(kind, part, layer, fill.slots[kind], data)
+        if fill.staged():
+            self._write_staged(fill)
         with manager.lock:
             self.check_open(fill)
             if fill.epoch != manager.epoch:
@@ -126,6 +128,8 @@ class Filler:
         with self._manager.lock:
             self.check_open(fill)
             done = still(done)
+            if fill.fill_id in self.writing:  # by another thread, whose bytes no other owner is to find
+                done = both(done, lambda: fill.fill_id not in self.writing)
             if fill.rebuild is not None:
                 self._manager.tick()
             self.abandon_now(fill, done)
@@ -163,6 +167,20 @@ class Filler:
             self._manager.give_up(GivenUp(fill.slots, fill.generations), None)
         self.fills.clear()
         self._voided = self._manager.number()
+
+    def _write_staged(self, fill: Fill) -> None:
+        """Put into the slots what views of the fill got. Until then they are nobody else's, and stay where they are."""
+        manager = self._manager
+        with manager.lock:
+            self.check_open(fill)
+            if fill.fill_id in self.writing:
+                raise Refused(Reason.LEASE, "publish", f"fill {fill.fill_id} is being published already")
+            self.writing.add(fill.fill_id)
+        try:
+            for (kind, part, layer), data in fill.staged().items():
+                manager.write(kind, part, layer, fill.slots[kind], data)
+        finally:
+            self.writing.discard(fill.fill_id)
 
     def _end_rebuild(self, fill: Fill, done: Done | None) -> None:
         """What rebuilt keys were computed from is not leased for them any more."""

@@ -38,6 +38,7 @@ def check_idle(manager: Manager, doing: str, *, void: bool = False) -> None:
         "loads": len(manager.tickets),
         "reservations": len(manager.reservations),
         "readers or writers on the device": len(manager.parking),
+        "fills that are being written": len(manager.filler.writing),
         "transfers": sum(np.count_nonzero(pool.table.fields("holds")) for pool in pools),
         "slots being packed": sum(
             np.count_nonzero(pool.in_state(np.arange(len(pool)), "compressing")) for pool in pools
