@@ -36,9 +36,10 @@ from .arena_slots import check_shape, fitting, slot_ids
 from .device_words import DeviceWords, Pins
 from .entries import Entries
 from .held import Held, Pages
-from .launch import Buffer, Launcher, LaunchRefused, Mark, Pointer
-from .reading import Side
+from .launch import Buffer, Launcher, LaunchRefused, Pointer
+from .reading import Side, hands_over
 from .reference import NumpyBackend
+from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from ..runtime.core import Core
@@ -89,8 +90,8 @@ class KernelBackend:
         self._entries = entries
         self._host = NumpyBackend()
         self._lock = threading.RLock()  # one call at a time has the buffers
-        self._last: Mark | None = None
-        self._to_clear: deque[tuple[RemoteBytes, npt.NDArray[np.int64]]] = deque()  # before all other launches
+        self._order = StreamOrder(launcher)
+        self._to_clear: deque[tuple[Arena, Slots]] = deque()  # before all other launches
         self._staged = launcher.empty((staged_bytes // REMOTE_ALIGNMENT * REMOTE_ALIGNMENT,), np.uint8)
         self._sizes = launcher.empty((entries,), np.uint32)
         self._cuts: dict[str, tuple[packed_form.Cut, Buffer]] = {}  # by digest of the layout
@@ -128,6 +129,7 @@ class KernelBackend:
             size = check_slots(kind, count) * layout.slot_bytes
             buffer = self.launcher.empty((max(1, size),), np.uint8)
             made[kind] = RemoteMemory(buffer.pointer.address, size, _Owner(self.launcher, buffer))
+        self._order.behind_current()  # whoever had the memory before may be using it there still
         return made
 
     # ---- what every backend does ----------------------------------------------------------------------------------
@@ -288,7 +290,12 @@ class KernelBackend:
         if core is None or fired.held or not applied.any():
             return
         pool, slots = core.pools[fired.machine], fired.slots[applied]
-        self.words.note(pool.kind, slots, fired.after[applied].view(np.uint64))
+        before, after = (words[applied].view(np.uint64) for words in (fired.before, fired.after))
+        if hands_over(pool.kind, before, after):
+            self._order.behind_current()  # first: nobody is to see the words and not the bytes
+        self.words.note(pool.kind, slots, after)
+        if self._to_clear:
+            self._leave_alone(pool.arena, slots)
         act = self._acts.get(pool.table.KERNELS.get(fired.event, ""))
         if act is not None:
             act(self, pool, slots, [np.broadcast_to(one, fired.slots.shape)[applied] for one in fired.arguments])
@@ -317,11 +324,14 @@ class KernelBackend:
 
     def ended(self) -> Done | None:
         """Says whether all that was launched so far has ended; None when it has."""
-        last = self._last
+        last = self._order.last
         return None if last is None or last.ended() else last.ended
 
     def send_words(self) -> None:
-        """Bring the words in the launcher's memory up to date, before launches of one's own that look at them."""
+        """Bring the words in the launcher's memory up to date, before launches of one's own that look at them.
+
+        What is launched on the current stream from then on comes after all that the backend has launched.
+        """
         with self._launches():
             self.words.send()
 
@@ -384,13 +394,20 @@ class KernelBackend:
 
     def _scrub(self, pool: Pool, slots: Slots, arguments: list[npt.NDArray[Any]]) -> None:
         """Clear targets. The event has happened, so that a launch which fails is made up for, and no error of it."""
-        region = pool.arena.region
-        if not isinstance(region, RemoteBytes):
+        if not pool.arena.is_remote:
             return
         with self._lock:
-            self._to_clear.append((region, slot_ids(region, slots[slots < pool.hot])))
+            self._to_clear.append((pool.arena, slot_ids(pool.arena, slots[slots < pool.hot])))
             with suppress(Exception), self._launches():
                 pass  # what is to be cleared is, before anything else
+
+    def _leave_alone(self, arena: Arena, slots: Slots) -> None:
+        """What became something else since it was to be cleared, and could not be: the bytes are somebody's now."""
+        with self._lock:
+            kept = (
+                (where, those[~np.isin(those, slots)] if where is arena else those) for where, those in self._to_clear
+            )
+            self._to_clear = deque((where, those) for where, those in kept if len(those))
 
     _acts: Mapping[str, Callable[[KernelBackend, Pool, Slots, list[npt.NDArray[Any]]], None]] = {
         "validate_pin": _leased,
@@ -403,16 +420,13 @@ class KernelBackend:
     @contextmanager
     def _launches(self) -> Iterator[None]:
         """The buffers are this thread's, and what it launches comes after all that used them, on whatever stream."""
-        with self._lock:
-            if self._last is not None:
-                self.launcher.wait(self._last)
-            try:
-                while self._to_clear:
-                    self._clear(*self._to_clear[0])
-                    self._to_clear.popleft()
-                yield
-            finally:
-                self._last = self.launcher.mark()
+        with self._lock, self._order.launches():
+            while self._to_clear:
+                arena, slots = self._to_clear[0]
+                assert isinstance(arena.region, RemoteBytes), "others are cleared at once"
+                self._clear(arena.region, slots)
+                self._to_clear.popleft()
+            yield
 
     def _read(self, kind: str, arena: RemoteBytes, slots: Slots, expected: npt.NDArray[Any], out: Bytes) -> int:
         """As ``read`` into ``out``, once; the code of the first refusal."""

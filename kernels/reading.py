@@ -199,6 +199,22 @@ def only_for_holders(kind: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np
     return found
 
 
+def hands_over(kind: str, before: npt.NDArray[np.uint64], after: npt.NDArray[np.uint64]) -> bool:
+    """Whether who was at work on one of some slots has let go of it: of all, or of one more layer that has landed.
+
+    >>> from ..runtime.generated.swa_window import LAYOUT
+    >>> from ..runtime.generated.swa_window import SwaWindowState as State
+    >>> filling, resident = (np.array([LAYOUT.pack(state=one)], np.uint64) for one in (State.FILLING, State.RESIDENT))
+    >>> hands_over("swa_window", filling, resident), hands_over("swa_window", filling, filling)
+    (True, False)
+    """
+    state = field_of(kind, "state", before)
+    found = _at_work(_by_state(kind)[0])[state] & (field_of(kind, "state", after) != state)
+    if any(field.name == "landed" for field in KINDS[kind].LAYOUT.fields):
+        found |= field_of(kind, "landed", after) > field_of(kind, "landed", before)
+    return bool(found.any())
+
+
 def field_of(kind: str, name: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """A field of some words of a kind, [n]; whether any slot can have such a word is not asked."""
     bits = KINDS[kind].LAYOUT.field(name)
@@ -211,12 +227,17 @@ def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entr
 
     codes = _by_state(check.kind)[(field("pins") > 0).astype(np.intp), field("state")]
     if check.side == Side.WRITER:
-        at_work = (codes == Refusal.BUSY) | (codes == Refusal.PENDING)
-        codes = np.where(at_work, 0, np.where(codes == 0, np.uint8(Refusal.ILLEGAL), codes))
+        codes = np.where(_at_work(codes), 0, np.where(codes == 0, np.uint8(Refusal.ILLEGAL), codes))
     if check.versions is not None:
         codes = np.where((codes == 0) & (field("version") != check.versions[entries]), np.uint8(Refusal.VERSION), codes)
     moved = field("generation") != check.expected[entries].astype(np.int64)
     found: Codes = np.where(moved, np.uint8(Refusal.STALE), codes).astype(np.uint8)
+    return found
+
+
+def _at_work(codes: Codes) -> npt.NDArray[np.bool_]:
+    """Which answers to readers say that somebody is at work on the bytes."""
+    found: npt.NDArray[np.bool_] = (codes == Refusal.BUSY) | (codes == Refusal.PENDING)
     return found
 
 
