@@ -146,7 +146,10 @@ class KernelBackend:
         return found
 
     def scatter(self, arena: Any, slots: Slots, data: Bytes) -> None:
-        """Brings n x slot bytes to the device, then reads and writes them there."""
+        """Brings n x slot bytes to the device, then reads and writes them there.
+
+        Ordinary memory of the host may be changed afterwards; pinned memory once ``ended`` says so.
+        """
         if not isinstance(arena, RemoteBytes):
             self._host.scatter(arena, slots, data)
             return

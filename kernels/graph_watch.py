@@ -58,7 +58,7 @@ class _Bucket:
 
 
 class GraphWatch:
-    """Checks the graphs of one runner where they run. Used by the thread that uses the runner.
+    """Checks the graphs of one runner where they run. Used by the thread that uses the runner, on the replays' stream.
 
     Args:
         launcher: in whose memory the runner's tables lie, too.

@@ -22,6 +22,7 @@ import pytest
 
 from kvfsm.kernels.backend import KernelBackend
 from kvfsm.kernels.copies import gather_plan, scatter_plan
+from kvfsm.kernels.entries import Entries
 from kvfsm.kernels.held import Held
 from kvfsm.kernels.launch import Pointer
 from kvfsm.kernels.reading import MACHINES, only_for_holders
@@ -121,7 +122,7 @@ class World:
         self.leases: list[tuple[Keys, Lease]] = []
         self.fills: list[Writing] = []
         self.readings: list[Reading] = []
-        self.tickets: list[Ticket] = []
+        self.tickets: list[tuple[Keys, Ticket]] = []
         self.rows: list[int] = []
         self.refusals: list[tuple[Held, list[Any]]] = []  # of published fills' launches
         self.depth = 0
@@ -321,19 +322,40 @@ def abandon(world: World) -> None:
 
 
 def load(world: World) -> None:
-    answer = world.manager.match(world.prompt())
+    keys = world.prompt()
+    answer = world.manager.match(keys)
     if answer.plan is not None:
-        world.tickets.append(world.manager.load_begin(answer.plan))
+        world.tickets.append((keys, world.manager.load_begin(answer.plan)))
 
 
 def transfer(world: World) -> None:
     if world.tickets:
-        world.any_of(world.tickets).transfer()
+        world.any_of(world.tickets)[1].transfer()
+
+
+def bring(world: World) -> None:
+    """A mover of one's own brings what a load waits for, behind the clearing of its targets."""
+    if not world.tickets:
+        return
+    keys, ticket = world.any_of(world.tickets)
+    if any(batch.begin != "load_begin" for batch in ticket.batches):
+        world.tickets.append((keys, ticket))
+        return
+    try:
+        world.backend.send_words()
+    except BaseException:
+        world.tickets.append((keys, ticket))
+        raise
+    for batch in ticket.batches:
+        write_by_address(world.manager, batch.kind, batch.slots, tags(world.manager, keys, batch.kind, batch.places))
+        for _ in range(batch.layers):
+            ticket.land(batch.kind)
+    ticket.done()
 
 
 def give_up_load(world: World) -> None:
     if world.tickets:
-        ticket = world.any_of(world.tickets)
+        _, ticket = world.any_of(world.tickets)
         ticket.abort()
         ticket.quiesce()
 
@@ -394,6 +416,41 @@ def begin_row(world: World) -> None:
         world.rows.append(world.manager.requests.admit(tokens))
 
 
+def write_by_address(manager: Manager, kind: str, slots: npt.NDArray[Any], named: Sequence[int]) -> None:
+    """As kernels write that know addresses only: whole slots, a byte each. Nothing of the backend is asked."""
+    backend, arena, chosen = manager.backend, manager.core.pools[kind].arena, slots.tolist()
+    assert isinstance(backend, KernelBackend) and isinstance(backend.launcher, LaggingLauncher)
+    memory = backend.launcher.host.buffer_at(Pointer(arena.base, 16))
+    assert memory is not None
+    whole = memory.array
+
+    def write_there() -> None:
+        for slot, tag in zip(chosen, named, strict=True):
+            whole[slot * arena.stride : (slot + 1) * arena.stride] = tag
+
+    backend.launcher.put(write_there)
+
+
+def publish_row(world: World) -> None:
+    """A request whose prompt is computed in one step, which is published before the device has ended it."""
+    keys, stop, requests = world.prompt(), world.chance.randint(1, GRANULES), world.manager.requests
+    row = requests.admit(stop * world.profile.granule, salt=keys.salt)
+    try:
+        world.backend.send_words()
+        for kind in world.profile.kinds:
+            if kind in world.manager.core.paged:
+                places, slots = np.arange(stop), requests.table(kind, [row])[0]
+            else:
+                places, slots = requests._publisher._boundary_slots(row, kind, stop)
+            write_by_address(world.manager, kind, slots, tags(world.manager, keys, kind, places))
+        mark = world.launcher.mark()
+        requests.publish(row, keys, done=mark.ended)
+    finally:
+        world.launcher.unmarked, before = 0.0, world.launcher.unmarked
+        requests.finish(row, done=world.launcher.mark().ended)
+        world.launcher.unmarked = before
+
+
 def end_row(world: World) -> None:
     if world.rows:
         row = world.any_of(world.rows)
@@ -403,8 +460,8 @@ def end_row(world: World) -> None:
 
 ACTS: tuple[Callable[[World], None], ...] = (
     acquire, acquire, acquire, read, read, read_by_launches, read_by_launches, look, look, release, release,
-    reserve, reserve, reserve, reserve, publish, publish, publish, abandon, load, transfer, give_up_load, pack, expand,
-    persist, evict, expire, reset, move, begin_row, end_row,
+    reserve, reserve, reserve, reserve, publish, publish, publish, abandon, load, load, transfer, bring, give_up_load,
+    pack, expand, publish_row, persist, evict, expire, reset, move, begin_row, end_row,
 )  # fmt: skip
 
 
@@ -621,6 +678,23 @@ def stored(manager: Manager, keys: Keys) -> Any:
     return manager.match(keys)
 
 
+def test_a_layer_that_landed_is_used_after_what_brought_it_on_another_stream() -> None:
+    launcher, backend, manager = still(store=MemoryStore())
+    keys, kind = prompt_of(manager), "compressed_kv"
+    ticket = manager.load_begin(stored(manager, keys).plan)
+    slots, part = ticket.slots(kind), manager.profile.layouts[kind].parts[0]
+    write_by_address(manager, kind, slots, [7] * len(slots))
+    ticket.land(kind)
+    out, ids = launcher.empty((len(slots), part.payload_bytes), np.uint8), launcher.upload(slots.astype(np.int32))
+    write_by_address(manager, kind, slots, [7] * len(slots))  # the last of it
+    ticket.land(kind)
+    with launcher.on(1):
+        assert ticket.use_layer(1) is None
+        entries = Entries(*backend.pages(kind, part.layer, part.name), ids.pointer, len(slots))
+        launcher.launch(gather_plan(entries, part.payload_bytes, out.pointer))
+        assert (out.download() == 7).all()
+
+
 def target_not_cleared() -> tuple[LaggingLauncher, KernelBackend, Manager, Keys, Ticket]:
     """A load whose launch that clears its target has failed."""
     launcher, backend, manager = still(store=MemoryStore())
@@ -632,26 +706,13 @@ def target_not_cleared() -> tuple[LaggingLauncher, KernelBackend, Manager, Keys,
     return launcher, backend, manager, keys, ticket
 
 
-def write_by_address(launcher: LaggingLauncher, manager: Manager, kind: str, slots: npt.NDArray[Any], tag: int) -> None:
-    """As kernels write that know addresses only: nothing of the backend is asked."""
-    arena = manager.core.pools[kind].arena
-
-    def there() -> None:
-        for slot in slots.tolist():
-            memory = launcher.host.buffer_at(Pointer(arena.base, 16))
-            assert memory is not None
-            memory.array[slot * arena.stride : (slot + 1) * arena.stride] = tag
-
-    launcher.put(there)
-
-
 def test_a_target_that_was_not_cleared_is_left_alone_once_it_is_somebody_elses() -> None:
-    launcher, _, manager, keys, ticket = target_not_cleared()
+    _, _, manager, keys, ticket = target_not_cleared()
     ticket.abort()
     ticket.quiesce()
     fill = manager.reserve(keys, 0, 2)
     for kind in fill.kinds:
-        write_by_address(launcher, manager, kind, fill.slots[kind], 7)
+        write_by_address(manager, kind, fill.slots[kind], [7] * len(fill.slots[kind]))
     manager.publish(fill)
     with lease_of(manager, keys) as lease:
         for kind, part in manager.profile.tensors():
@@ -660,9 +721,9 @@ def test_a_target_that_was_not_cleared_is_left_alone_once_it_is_somebody_elses()
 
 def test_a_target_that_was_not_cleared_is_left_alone_once_its_bytes_have_come() -> None:
     """By a mover of one's own."""
-    launcher, _, manager, keys, ticket = target_not_cleared()
+    _, _, manager, keys, ticket = target_not_cleared()
     for kind in manager.profile.kinds:
-        write_by_address(launcher, manager, kind, ticket.slots(kind), 7)
+        write_by_address(manager, kind, ticket.slots(kind), [7] * len(ticket.slots(kind)))
         for _ in range(max(batch.layers for batch in ticket.batches if batch.kind == kind)):
             ticket.land(kind)
     ticket.done()
