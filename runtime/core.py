@@ -327,8 +327,9 @@ class Core:
         return self.slots_at(kind, spot, stop if valid else 0)
 
     def capacity(self, kind: str) -> int:
-        """Slots of a kind that can ever be taken at once: all that have bytes, but the one that is set aside."""
-        return self.pools[kind].hot - len(self.scratch.get(kind, ()))
+        """Slots of a kind that can ever be taken at once: all with bytes, but those worn, and the one set aside."""
+        pool = self.pools[kind]
+        return pool.hot - pool.worn - len(self.scratch.get(kind, ()))
 
     # ---- room -----------------------------------------------------------------------------------------------------
 
@@ -405,7 +406,7 @@ class Core:
         leaves = self.leaf_first.get(kind)
         if leaves is not None and leaves.suffice(count - pool.free):
             return
-        evictable = len(pool.eligible(np.arange(pool.hot)))
+        evictable = pool.room_in(pool.eligible(np.arange(pool.hot)))
         if pool.free + evictable >= count and leaves is not None:
             evictable = leaves.reachable()
         if pool.free + evictable < count:

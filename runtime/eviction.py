@@ -136,20 +136,20 @@ class LeafFirst:
         return done
 
     def suffice(self, count: int) -> bool:
-        """Whether leaves alone have ``count`` evictable slots with bytes at their ends. Cost: the leaves looked at."""
+        """Whether leaves' ends alone would make room for ``count`` slots. Cost: the leaves looked at."""
         kind, found = self.kind, 0
         for segment in self._queued:
             live = segment.live[kind]
             if live and not segment.live_kids[kind]:
                 tail = segment.slots[kind][max(0, live - count) : live].astype(np.intp)
                 run = self._evictable_run(tail)
-                found += int((tail[len(tail) - run :] < self.pool.hot).sum())
+                found += self.pool.room_in(tail[len(tail) - run :])
                 if found >= count:
                     return True
         return False
 
     def reachable(self) -> int:
-        """Slots with bytes in the arena that ``evict`` could take now: nothing behind them is held. Cost: the tree."""
+        """Slots that could be taken again if ``evict`` took all it can: nothing behind them is held. Cost: the tree."""
         kind, count = self.kind, 0
         gone: set[Segment] = set()  # segments that could go as a whole
         for segment in [*self.index.below(self.index.root)][::-1]:
@@ -157,7 +157,7 @@ class LeafFirst:
             if live and all(kid in gone for kid in segment.kids if kid.live[kind]):
                 slots = segment.slots[kind][:live].astype(np.intp)
                 run = self._evictable_run(slots)
-                count += int((slots[live - run :] < self.pool.hot).sum())
+                count += self.pool.room_in(slots[live - run :])
                 if run == live:
                     gone.add(segment)
         return count

@@ -66,7 +66,7 @@ class Packer:
             source = source[len(source) - (high - low) :]
             if not len(source):
                 return 0
-            if (room := len(pool) - pool.hot) < len(source):
+            if (room := len(pool) - pool.hot - pool.worn_cold) < len(source):
                 what = f"{len(source)} packed copies, and there is room for {room}"
                 raise Refused(Reason.CAPACITY, "pool", f"{what}; fix: Manager(cold={len(source)})")
             if pool.free_cold < len(source):

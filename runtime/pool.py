@@ -43,6 +43,7 @@ class Pool:
         table: words of all slots.
         whole: the same words, for events that go to all slots named or to none.
         lossy: slots whose words say so.
+        worn, worn_cold: free slots that are taken no more, at their last generation; those for packed copies.
         meta: what else the spec keeps of a slot, by name, [slots] in the type that the spec gives.
         stamped: how often the order of eviction may have changed.
         usage: slots in use of each tenant, by its number; empty where the spec keeps nobody's.
@@ -67,6 +68,7 @@ class Pool:
         self.table = table(self.hot + cold, on_event)
         self.whole = self.table.whole
         self.lossy = 0
+        self.worn = self.worn_cold = 0
         self._generation = self.table.LAYOUT.field("generation")
         self.meta = {name: np.zeros(self.hot + cold, dtype) for name, dtype in table.META.items()}
         self.stamped = 0
@@ -152,6 +154,10 @@ class Pool:
         """Those that can be taken again once they are free; the others retire then, at their last generation."""
         return slots[self.table.fields("generation", slots) < self._generation.high]
 
+    def room_in(self, slots: Slots) -> int:
+        """How many slots with bytes in the arena could be taken again if all of these were free."""
+        return len(self.usable(slots[slots < self.hot]))
+
     def give_back(self, slots: Slots) -> None:
         """Put slots whose words are free again on the stack. Those that can't be taken any more retire."""
         if not len(slots):
@@ -162,6 +168,9 @@ class Pool:
         usable = self.usable(slots)
         hot = usable[usable < self.hot]
         self._free[0].push(hot)
+        if worn := len(slots) - len(usable):
+            cold = int(np.count_nonzero(slots >= self.hot)) - (len(usable) - len(hot))
+            self.worn, self.worn_cold = self.worn + worn - cold, self.worn_cold + cold
         if len(hot) < len(usable):
             self._free[1].push(usable[usable >= self.hot])
 

@@ -14,6 +14,7 @@ from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
+from kvfsm.runtime.pool import Pool, Slots
 
 KV = "compressed_kv"
 SLOTS = 48
@@ -146,3 +147,49 @@ def test_what_stands_before_a_held_slot_does_not_count_as_room() -> None:
     manager.core.offer(spot.segment, spot.at)
     assert len(manager.reserve(chain(manager, 2, 0, 0, 3), 0, 3).slots[KV]) == 3
     assert manager.audit().ok
+
+
+def wear(pool: Pool, slots: Slots, left: int) -> None:
+    """Free slots can be taken so often still."""
+    generation = pool.table.LAYOUT.field("generation")
+    assert pool.in_state(slots, "free").all()
+    pool.table.words[slots] = generation.high - left << generation.shift
+
+
+@pytest.mark.plants_words
+@pytest.mark.parametrize("kind", PROFILES["tiny_deepseek_v4"].kinds)
+def test_what_is_never_taken_again_is_not_evicted_for_room(kind: str) -> None:
+    """Three of four slots are at their last generation: what was published in them makes way for nobody."""
+    profile = PROFILES["tiny_deepseek_v4"]
+    manager = Manager(profile, dict.fromkeys(profile.kinds, 4), NumpyBackend())
+    pool = manager.core.pools[kind]
+    wear(pool, np.arange(3), left=1)
+    cached = manager.keys([1] * 3 * profile.granule + [0])
+    for granule in range(3):
+        manager.publish(manager.reserve(cached, granule, granule + 1))
+    assert manager.match(cached).now == 3 * profile.granule
+
+    def refused() -> str:
+        with pytest.raises(Refused) as error:
+            manager.core.make_room({kind: 2})
+        return error.value.refusal.name
+
+    assert refused() == "POOL_FULL" and manager.match(cached).now == 3 * profile.granule
+    assert manager.evict(kind, 4) == 3 and pool.free == 1
+    assert refused() == "CAPACITY", "they never come back"
+    assert manager.audit().ok
+
+
+@pytest.mark.plants_words
+def test_packed_copies_that_are_never_taken_again_are_no_room() -> None:
+    profile = PROFILES["tiny_deepseek_v4"]
+    manager = Manager(profile, dict.fromkeys(profile.kinds, 4), NumpyBackend(), cold=2)
+    wear(manager.core.pools[KV], np.arange(4, 6), left=1)
+    keys = manager.keys([1] * 2 * profile.granule + [0])
+    for _ in range(2):
+        manager.publish(manager.reserve(keys, 0, 2))
+        if manager.core.pools[KV].free_cold:
+            assert manager.pack(keys) == 2 and manager.expand(keys).now == 2 * profile.granule
+    with pytest.raises(Refused) as error:
+        manager.pack(keys)
+    assert error.value.refusal is Reason.CAPACITY and manager.audit().ok
