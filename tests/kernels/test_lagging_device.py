@@ -207,7 +207,12 @@ def read(world: World) -> None:
     if world.leases:
         keys, lease = world.any_of(world.leases)
         world.leases.append((keys, lease))
-        world.wrong += wrong_bytes(keys, lease)
+        try:
+            world.wrong += wrong_bytes(keys, lease)
+        except Refused as refused:
+            if lease.lease_id in world.manager.receipts:
+                world.wrong.append(f"a reader was refused what he holds: {refused}")
+            raise
 
 
 def release(world: World) -> None:
@@ -683,7 +688,7 @@ def test_a_layer_that_landed_is_used_after_what_brought_it_on_another_stream() -
     keys, kind = prompt_of(manager), "compressed_kv"
     ticket = manager.load_begin(stored(manager, keys).plan)
     slots, part = ticket.slots(kind), manager.profile.layouts[kind].parts[0]
-    write_by_address(manager, kind, slots, [7] * len(slots))
+    write_by_address(manager, kind, slots, [1] * len(slots))
     ticket.land(kind)
     out, ids = launcher.empty((len(slots), part.payload_bytes), np.uint8), launcher.upload(slots.astype(np.int32))
     write_by_address(manager, kind, slots, [7] * len(slots))  # the last of it
