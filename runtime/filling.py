@@ -104,14 +104,13 @@ class Filler:
             del self.fills[fill.fill_id]
             fill.close()
             spot = core.index.extend(fill.digests, fill.stop)
+            said = publication.said_before(core, spot, fill.places)
             if fill.rebuild is None:
                 kept = {kind: self._seal(kind, spot, fill) for kind in core.kinds if kind in fill.slots}
             else:
                 kept = {INDEXER: seal(core, spot, fill, fill.rebuild)}
             keeping = core.keeping(clock, priority, ttl, fill.salt)
-            publication.settle(
-                core, spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, fill.start
-            )
+            publication.settle(core, spot, {kind: slots for kind, (slots, _) in kept.items()}, clock, keeping, said)
             publication.remember(
                 core, fill.digests, {kind: places for kind, (_, places) in kept.items()}, keeping.until
             )

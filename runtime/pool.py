@@ -270,12 +270,16 @@ class Pool:
             self.meta["tenant"][slots] = keeping.tenant
             self.usage[keeping.tenant] += len(slots)
 
-    def publish_again(self, slots: npt.NDArray[Any], keeping: Keeping) -> None:
-        """The same was published once more: it is kept as dearly and as long as any of its publishers said."""
+    def publish_again(self, slots: npt.NDArray[Any], keeping: Keeping, before: Mapping[str, npt.NDArray[Any]]) -> None:
+        """The same was published once more: it is kept as dearly and as long as any of its publishers said.
+
+        ``before`` has by name what they said, one value a slot.
+        """
         for name, value in (("priority", keeping.priority), ("expires", keeping.until)):
             if name in self.meta:
                 self.stamped += 1
-                self.meta[name][slots] = np.maximum(self.meta[name][slots], np.array(value, self.meta[name].dtype))
+                held = self.meta[name]
+                held[slots] = np.maximum(held[slots], np.maximum(before[name], np.array(value, held.dtype)))
 
     def inherit(self, slots: Slots, source: Slots) -> None:
         """``slots`` take the place of ``source``, one for one: they are kept as those were."""

@@ -1,6 +1,7 @@
 """Publication: how slots that a writer filled, or that a load brought, become what others find.
 
     check_chain          what stands before them is there
+    said_before          how what they may replace is kept
     fresh, seal, place   of a paged kind: which of them the index would take, their words, their places in the index
     add, seal            of a trailing kind: their places in the index, where it has none, and their words
     settle, remember     when they were used, and how they are to be kept
@@ -12,6 +13,7 @@ Callers hold the manager's lock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,9 @@ from .index import Spot
 from .keeping import NEVER, PLAIN, Deadline, Keeping
 from .kinds import INDEXER, KV, Numbers
 from .pool import Slots
+
+Said = Mapping[str, tuple[Numbers, Mapping[str, npt.NDArray[Any]]]]
+"""By kind: places, and by name how dearly and how long what is found there is kept; 0 where nothing is."""
 
 
 def check_chain(core: Core, spot: Spot, start: int, kinds: Sequence[str]) -> None:
@@ -94,13 +99,23 @@ def place(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots, take
         revive(core, INDEXER, spot, ready)
 
 
+def said_before(core: Core, spot: Spot, places: Mapping[str, Numbers]) -> Said:
+    """What those said who published before what a chain holds at these places, for ``settle``; nothing was sealed."""
+    names = [name for name in ("priority", "expires") if core.keeps(name)]
+    said: dict[str, tuple[Numbers, Mapping[str, npt.NDArray[Any]]]] = {}
+    for kind, where in places.items() if names else ():
+        meta, found = core.pools[kind].meta, _found(core, kind, spot, where)
+        said[kind] = where, {name: np.where(found < 0, 0, meta[name][found]) for name in names if name in meta}
+    return said
+
+
 def settle(
     core: Core,
     spot: Spot,
     kept: Mapping[str, Slots],
     clock: int,
     keeping: Keeping = PLAIN,
-    start: int | None = None,
+    said: Said = MappingProxyType({}),
 ) -> None:
     """Stamp newly kept slots and offer the chain's end to eviction.
 
@@ -110,15 +125,14 @@ def settle(
         kept: slots that others find from now on.
         clock: when.
         keeping: what their publisher says of them.
-        start: first granule that was published; what stood there before is kept as this publisher said, too.
+        said: what others said before of the same; it is kept as any of them said, in whichever slots it is now.
     """
     for kind, slots in kept.items():
         core.pools[kind].publish(slots, clock, keeping)
-    if start is not None and (core.keeps("priority") or core.keeps("expires")):
-        for n, kind in enumerate(core.paged):
-            if kind in kept and (live := core.index.live(n, spot)) > start:
-                held = core.index.slots(n, spot, start, live).astype(np.intp)
-                core.pools[kind].publish_again(held[~np.isin(held, kept[kind])], keeping)
+    for kind, (places, before) in said.items():
+        found = _found(core, kind, spot, places)
+        there = found >= 0
+        core.pools[kind].publish_again(found[there], keeping, {name: values[there] for name, values in before.items()})
     core.offer(spot.segment, spot.at)
 
 
@@ -158,6 +172,21 @@ def advance(core: Core, spot: Spot) -> None:
         ready = core.index.ready(n, spot)
         if ready < core.index.live(n, spot):
             revive(core, KV, spot, ready)
+
+
+def _found(core: Core, kind: str, spot: Spot, places: Numbers) -> Slots:
+    """Slots that a chain holds at ascending places; -1 for nothing."""
+    found = np.full(len(places), -1, np.intp)
+    if kind in core.paged and len(places):
+        n, low = core.paged.index(kind), int(places[0])
+        there = places < core.index.live(n, spot)
+        high = max(places[there].tolist(), default=low - 1) + 1
+        found[there] = core.index.slots(n, spot, low, high)[places[there] - low]
+    elif len(places):
+        trail = core.trailing.index(kind)
+        held = (core.index.find(trail, spot, place) for place in places.tolist())
+        found[:] = [-1 if slot is None else slot for slot in held]
+    return found
 
 
 def _fall_behind(core: Core, spot: Spot, low: int, high: int) -> None:

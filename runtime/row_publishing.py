@@ -57,6 +57,10 @@ class RowPublisher:
             raise
         spot = core.index.extend(keys.digests, stop)
         places = np.arange(start, stop)
+        published = dict.fromkeys(kinds, places)
+        if computed == stop * rows.granule:
+            published |= {kind: self._boundary_slots(row, kind, stop)[0] for kind in core.trailing}
+        said = publication.said_before(core, spot, published)
         lossy = bool(rows.lossy[row])
         kept: dict[str, Slots] = {}
         kept_places: dict[str, npt.NDArray[np.int64]] = {}
@@ -88,7 +92,7 @@ class RowPublisher:
             )
             kept[kind], kept_places[kind] = copies, where
         keeping = core.keeping(manager.time, priority, ttl, keys.salt)
-        publication.settle(core, spot, kept, manager.time, keeping, start)
+        publication.settle(core, spot, kept, manager.time, keeping, said)
         publication.remember(core, keys.digests, kept_places, keeping.until)
         writing = None
         if manager.writes_through and not lossy and ttl is None and done is None:  # else the bytes may not be there yet

@@ -447,6 +447,40 @@ def test_published_again_it_lasts_as_long_as_the_last_of_its_publishers_said(gen
     assert not bench.manager.core.deadlines
 
 
+@pytest.mark.parametrize("again", ["filled", "by a row"])
+@pytest.mark.parametrize("between", ["nothing", "packed", "stale"])
+def test_what_one_publishes_for_good_does_not_end_when_another_publishes_it_for_a_time(
+    generate: Generate, between: str, again: str
+) -> None:
+    clock, profile = Clock(), PROFILES["tiny_deepseek_v4"]
+    fields = ("expires: u64", "priority: u8")
+    kinds = generate(*(Edit(kind, meta=fields) for kind in (KV, INDEXER, TAIL, WINDOW)))
+    manager = Manager(profile, dict.fromkeys(profile.kinds, 16), NumpyBackend(), kinds=kinds, clock=clock, cold=8)
+    keys, tokens = manager.keys(list(range(2 * profile.granule))), 2 * profile.granule + 1
+    manager.publish(manager.reserve(keys, 0, 2), ttl=10)
+    manager.publish(manager.reserve(keys, 0, 2), priority=7)
+    if between == "packed":
+        assert manager.pack(keys) == 2
+    elif between == "stale":
+        pool = manager.core.pools[INDEXER]
+        held = manager.core.slots_at(INDEXER, manager.core.index.locate(keys.digests, 2), 2).astype(np.intp)
+        pool.sure("fall_behind", held, "S16", expected=pool.generations(held))
+        manager.core.index.unready(1, manager.core.index.locate(keys.digests, 2), 0)
+    if again == "filled":
+        manager.publish(manager.reserve(keys, 0, 2), ttl=20)
+    else:
+        row = manager.requests.admit(2 * profile.granule)
+        assert manager.requests.publish(row, keys, ttl=20) == 2
+        manager.requests.finish(row)
+    for now in (11, 21, 1000):
+        clock.now = now
+        assert manager.match(keys, tokens).now == 2 * profile.granule
+    for kind, pool in manager.core.pools.items():
+        spot = manager.core.index.locate(keys.digests, 2)
+        assert set(pool.meta["priority"][manager.core.slots_at(kind, spot, 2)].tolist()) == {7}
+    assert manager.audit().ok
+
+
 def test_a_window_ends_by_its_own_deadline(generate: Generate) -> None:
     clock = Clock()
     edit = Edit(TAIL, meta=("expires: u64",), order=("{by: expires, first: lowest}",))
