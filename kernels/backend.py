@@ -275,7 +275,7 @@ class KernelBackend:
         if self._core() not in (None, core):
             raise ValueError("the backend serves another manager; fix: make one for each, or let go of the other")
         with self._launches():
-            words = DeviceWords(self.launcher, self._entries, self._outbox, pools)
+            words = DeviceWords(self.launcher, self._entries, self._outbox, self._order, pools)
             for pool in pools.values():
                 if set(WITH_BYTES) & set(pool.table.KERNELS.values()):
                     self._cut_of(pool.arena.layout)
@@ -373,14 +373,13 @@ class KernelBackend:
             raise KeyError(f"there are no slots of {kind!r} here, but of {', '.join(holder.slots) or 'nothing'}")
         if each < 1:
             raise ValueError(f"{each} entries a slot; fix: give at least 1")
-        side = Side.READER
-        if isinstance(holder, Fill):
-            holder.manager.check_open(holder)
-            side = Side.WRITER
-        slots, generations = holder.slots[kind], holder.generations[kind]
+        side = Side.WRITER if isinstance(holder, Fill) else Side.READER
+        generations = _held_in(holder)[kind]
         with self._launches():
             self.words.send()
-            return Held.of(self.launcher, kind, self.words.of(kind), slots, generations, each, side)
+            held = Held.of(self.launcher, kind, self.words.of(kind), holder.slots[kind], generations, each, side)
+        _held_in(holder)  # else the words may be of other memory, where the same slots are another's
+        return held
 
     # ---- what runs at an event; the caller has the manager's lock ---------------------------------------------------
 
@@ -503,6 +502,13 @@ def _check_layout(layout: Layout) -> None:
             where = f"{layout.kind}: part {part.name!r} of layer {part.layer} has {part.payload_bytes} bytes"
             what = f"{where} from byte {part.offset} on, in slots of {layout.slot_bytes}"
             raise LaunchRefused(f"{what}; fix: use multiples of {REMOTE_ALIGNMENT}")
+
+
+def _held_in(holder: Fill | Lease) -> Mapping[str, npt.NDArray[np.int64]]:
+    """In which generations somebody holds his slots, by kind. Raises Refused (LEASE, STALE) unless he does."""
+    if isinstance(holder, Fill):
+        holder.manager.check_open(holder)
+    return holder.generations
 
 
 def _generations(slots: Slots, expected: npt.ArrayLike) -> npt.NDArray[np.int64]:

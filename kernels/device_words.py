@@ -28,6 +28,7 @@ from .call_refusal import CallRefusal
 from .launch import Launcher, LaunchPlan, Pointer
 from .outbox import Outbox
 from .reading import MACHINES, Check, Side, only_for_holders
+from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from ..runtime.pool import Pool
@@ -74,6 +75,7 @@ class DeviceWords:
         launcher: in whose memory they lie.
         entries: slots of one launch at most.
         outbox: for what the launches take.
+        order: what the launches come after; whoever has a word noted has said there what came before.
         pools: whose words they are, from ``begin`` on.
 
     Attributes:
@@ -82,9 +84,12 @@ class DeviceWords:
             its entries, in their order, lie from the kind's place in ``first`` on.
     """
 
-    def __init__(self, launcher: Launcher, entries: int, outbox: Outbox, pools: Mapping[str, Pool]) -> None:
+    def __init__(
+        self, launcher: Launcher, entries: int, outbox: Outbox, order: StreamOrder, pools: Mapping[str, Pool]
+    ) -> None:
         self._launcher = launcher
         self._outbox = outbox
+        self._order = order
         self._lock = threading.Lock()  # of what follows the host's words
         self._kinds = {kind: _Kind.of(pool) for kind, pool in pools.items()}
         counts = {kind: len(pool) for kind, pool in pools.items()}
@@ -160,6 +165,7 @@ class DeviceWords:
                 values = found.words[slots]
                 found.unsent[slots] = False
             try:
+                self._order.catch_up()  # these words may have been noted since the caller's launches began
                 self._put(kind, slots, values)
             except BaseException:
                 with self._lock:  # the device has the old words: a launch would look at those

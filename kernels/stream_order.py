@@ -26,6 +26,7 @@ class StreamOrder:
         self._last: Mark | None = None  # behind the backend's own
         self._lock = threading.Lock()  # of those of others
         self._others: deque[Mark] = deque()
+        self._waited: list[Mark] = []  # of those, by the launches that are under way
 
     @property
     def last(self) -> Mark | None:
@@ -43,25 +44,40 @@ class StreamOrder:
     @contextmanager
     def launches(self) -> Iterator[None]:
         """What the block launches on the current stream comes after all that."""
-        with self._lock:
-            others = list(self._others)
-        for mark in others if self._last is None else [self._last, *others]:
-            if isinstance(mark, _Unmarked):
-                mark.ended()
-            else:
-                self._launcher.wait(mark)
+        self._waited = []
+        if self._last is not None:
+            self._wait(self._last)
+        self.catch_up()
         try:
             yield
         finally:
             self._last = self._mark()
             with self._lock:
-                self._others = deque(mark for mark in self._others if not any(mark is one for one in others))
+                self._others = deque(mark for mark in self._others if not _among(mark, self._waited))
+
+    def catch_up(self) -> None:
+        """In such a block: what is launched from now on comes after what others have said by now, too."""
+        with self._lock:
+            new = [mark for mark in self._others if not _among(mark, self._waited)]
+        for mark in new:
+            self._wait(mark)
+            self._waited.append(mark)
+
+    def _wait(self, mark: Mark) -> None:
+        if isinstance(mark, _Unmarked):
+            mark.ended()
+        else:
+            self._launcher.wait(mark)
 
     def _mark(self) -> Mark:
         try:
             return self._launcher.mark()
         except Exception:
             return _Unmarked(self._launcher)
+
+
+def _among(mark: Mark, marks: list[Mark]) -> bool:
+    return any(mark is one for one in marks)
 
 
 class _Unmarked:

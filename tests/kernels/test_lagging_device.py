@@ -605,6 +605,27 @@ def test_a_word_that_was_sealed_comes_after_what_was_launched_while_it_was_not()
     assert not any(one.refusals.download().any() for one in kept if isinstance(one, Held))
 
 
+def test_a_word_that_is_sealed_while_words_are_sent_comes_after_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread publishes when this one has begun to send, and has waited for whom there was to wait for."""
+    launcher, backend, manager = still()
+    keys = prompt_of(manager)
+    fill = manager.reserve(keys, 0, 2)
+    kept = launch_writes(backend, keys, fill)
+    give_back = backend.words._give_back
+
+    def publish() -> None:
+        monkeypatch.undo()
+        with launcher.on(0):
+            manager.publish(fill)
+        give_back()
+
+    monkeypatch.setattr(backend.words, "_give_back", publish)
+    with launcher.on(1):
+        backend.send_words()
+        launcher.finish()
+    assert not any(one.refusals.download().any() for one in kept if isinstance(one, Held))
+
+
 def test_who_gets_a_slot_that_a_publication_did_not_need_writes_after_what_was_launched_for_it() -> None:
     """Others had published the same meanwhile. The device has the words of before still, by which it lets that in."""
     launcher, backend, manager = still(scrub="none")
@@ -735,6 +756,29 @@ def test_a_target_that_was_not_cleared_is_left_alone_once_its_bytes_have_come() 
     with lease_of(manager, keys) as lease:
         for kind, part in manager.profile.tensors():
             assert (lease.view(kind, part.name, part.layer) == 7).all()
+
+
+@pytest.mark.parametrize("what", ["fill", "lease"])
+def test_entries_of_memory_that_goes_meanwhile_are_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new slots are another tenant's, in generations of the same numbers: no launch would be kept from them."""
+    _, backend, manager = still()
+    keys, others = prompt_of(manager, b"a"), prompt_of(manager, b"b")
+    holder: Fill | Lease = manager.reserve(keys, 0, 2)
+    if what == "lease":
+        assert isinstance(holder, Fill)
+        manager.publish(holder)
+        holder = lease_of(manager, keys)
+
+    def move() -> None:
+        monkeypatch.undo()
+        counts = dict.fromkeys(manager.profile.kinds, 4)
+        manager.reallocate(counts, buffers=backend.arenas(manager.profile, counts), void=True)
+        manager.reserve(others, 0, 2)
+        backend.words.send()
+
+    monkeypatch.setattr(backend.words, "send", move)
+    with pytest.raises(Refused, match="STALE"):
+        backend.held(holder, "compressed_kv")
 
 
 def test_a_target_that_was_not_cleared_is_kept_until_it_is() -> None:
