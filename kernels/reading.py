@@ -208,11 +208,12 @@ def hands_over(kind: str, before: npt.NDArray[np.uint64], after: npt.NDArray[np.
     >>> hands_over("swa_window", filling, resident), hands_over("swa_window", filling, filling)
     (True, False)
     """
-    state = field_of(kind, "state", before)
-    found = _at_work(_by_state(kind)[0])[state] & (field_of(kind, "state", after) != state)
-    if any(field.name == "landed" for field in KINDS[kind].LAYOUT.fields):
-        found |= field_of(kind, "landed", after) > field_of(kind, "landed", before)
-    return bool(found.any())
+    state, landed = _bits_of(kind, "state"), _bits_of(kind, "landed")
+    changed = before ^ after
+    if not (changed & (state | landed)).any():  # as of most events
+        return False
+    left = _at_work(_by_state(kind)[0])[field_of(kind, "state", before)] & (changed & state != 0)
+    return bool((left | (after & landed > before & landed)).any())
 
 
 def field_of(kind: str, name: str, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -233,6 +234,12 @@ def _answers(check: Check[npt.NDArray[Any]], words: npt.NDArray[np.uint64], entr
     moved = field("generation") != check.expected[entries].astype(np.int64)
     found: Codes = np.where(moved, np.uint8(Refusal.STALE), codes).astype(np.uint8)
     return found
+
+
+@cache
+def _bits_of(kind: str, name: str) -> np.uint64:
+    """Where a word of a kind has a field; nowhere, if it has none."""
+    return np.uint64(sum(one.mask << one.shift for one in KINDS[kind].LAYOUT.fields if one.name == name))
 
 
 def _at_work(codes: Codes) -> npt.NDArray[np.bool_]:
