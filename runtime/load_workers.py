@@ -78,7 +78,12 @@ class LoadWorkers:
                 assert ticket.moving or ticket.ended, "who moves an aborted load ends it"
 
     def put_ready(self, live: Live) -> None:
-        """A request that has all that its first step needs waits for it. The caller holds the lock."""
+        """A request that has all that its first step needs waits for it. The caller holds the lock.
+
+        Among ranks it does so in no queue: the next round asks of it what it asks of those whose loads are over.
+        """
+        if self._among_ranks:
+            return
         reservation = live.reservation
         assert reservation is not None
         reused = 0 if reservation.lease is None else reservation.lease.length

@@ -202,6 +202,8 @@ class RankTurns(Turns):
         first = None if self._claimant is None else self._claimant.number
         turns = queues.turns(Queue.RESIDENT, float("inf"), holders=False, first=first)
         while not self._stopped and (live := self._next(turns)) is not None:
+            if live not in self._agreed:
+                continue  # it came after all were asked
             cost = queues.cost(live.number)
             if spent and spent + cost > budget:
                 self._changed()  # the next round has a budget of its own
@@ -264,7 +266,11 @@ class RankTurns(Turns):
     def _settle_one(self, live: Live, all_said: list[_Said]) -> None:
         """What becomes of a request without a row."""
         with self._manager.lock:
+            gone = self._requests.state(live) is None or self._drains(live)
             brought, over = self._brings(live), self._is_over(live)
+        if gone:  # it was given up meanwhile, or has finished
+            self._give_back(live)
+            return
         if brought and not over:
             return
         if all(one in _BEGINS for one in all_said):

@@ -21,7 +21,7 @@ from kvfsm.runtime.ranks import Group, LocalGroup
 from kvfsm.runtime.scheduler import Scheduler, Work
 
 from .meddling import Meddling
-from .serving import DEEPSEEK, ByHand, Engine, leaks, make, prompt
+from .serving import DEEPSEEK, ByHand, Engine, faults, leaks, make, prompt
 from .side_by_side import side_by_side
 
 LLAMA = PROFILES["tiny_llama"]
@@ -566,3 +566,64 @@ def test_one_rank_alone_is_served_as_ever() -> None:
     (rank,) = ranks_of([make(9, LLAMA)], chunk=LLAMA.granule)
     served(rank, 1, 12)
     assert leaks(rank.scheduler) == []
+
+
+# ---- others come in while ranks speak with each other ----------------------------------------------------------------
+
+
+def meddled(act: Callable[[Rank], Any], at: int, **options: Any) -> list[Rank]:
+    """Two ranks, on each of which another thread does something before an exchange of theirs."""
+    groups, ranks = LocalGroup.make(2), list[Rank]()
+
+    def wrap(group: Group) -> Group:
+        return Meddling(group, lambda call: act(ranks[group.rank]) if call == at else None)
+
+    ranks += [Rank(group, make(40, **options), wrap=wrap, chunk=A) for group in groups]
+    return ranks
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_who_comes_after_all_were_asked_begins_in_the_next_round(at: int) -> None:
+    ranks = meddled(lambda rank: rank.submit(prompt(3, A)), at)
+
+    def part(rank: Rank) -> None:
+        rank.submit(prompt(2, A))
+        rank.schedule()
+        rank.schedule()
+
+    good(together(ranks, part))
+    assert [rank.log for rank in ranks] == [[[(1, 0, A, True)], [(2, 0, A, True)]]] * 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "finish"])
+@pytest.mark.parametrize("at", [3, 4])
+def test_who_ran_and_has_ended_before_all_have_spoken_is_left_out(verb: str, at: int) -> None:
+    """It was granted its next chunk, which nobody hands out any more."""
+    ranks = meddled(lambda rank: getattr(rank.scheduler, verb)(rank.scheduler.live[1]), at)
+
+    def part(rank: Rank) -> list[str]:
+        lives = rank.submit(prompt(2, 3 * A), prompt(3, 3 * A))
+        rank.schedule()
+        rank.schedule()
+        rank.scheduler.cancel(lives[1])
+        return leaks(rank.scheduler)
+
+    assert good(together(ranks, part)) == [[], []]
+    assert [rank.log[1] for rank in ranks] == [[(2, A, 2 * A, True)]] * 2
+
+
+def test_who_is_ready_and_finds_no_row_waits_in_no_queue() -> None:
+    """Somebody else has taken the row once all had agreed; on all ranks here, so that none parts."""
+    taken: dict[int, int] = {}
+    ranks = meddled(lambda rank: taken.update({rank.number: rank.manager.requests.admit(5)}), 2, rows=1)
+
+    def part(rank: Rank) -> list[str]:
+        (live,) = rank.submit(prompt(2, A))
+        assert rank.schedule() == () and faults(rank.scheduler) == []
+        rank.manager.requests.finish(taken[rank.number])
+        while not rank.schedule():
+            assert faults(rank.scheduler) == [] and rank.scheduler.wait(0)
+        rank.scheduler.finish(live)
+        return leaks(rank.scheduler)
+
+    assert good(together(ranks, part)) == [[], []]
