@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
+from kvfsm.runtime import publication
 from kvfsm.runtime.admission import Admission, Limits, Reservation
 from kvfsm.runtime.answers import Answer
+from kvfsm.runtime.core import Core
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.index import Spot
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
@@ -53,11 +57,15 @@ class Interrupted(NumpyBackend):
 
 
 class Shelf(MemoryStore):
-    """Calls ``during`` before objects are read or written, and loses some."""
+    """Calls ``during`` before it is asked for objects, or these are read or written, and loses some."""
 
     def __init__(self, during: Callable[[], None], chance: random.Random) -> None:
         super().__init__()
         self._during, self._chance = during, chance
+
+    def contains(self, ids: Sequence[Any]) -> Any:
+        self._during()
+        return super().contains(ids)
 
     def get_many(self, ids: Sequence[Any], into: Sequence[Any]) -> list[Found]:
         self._during()
@@ -110,6 +118,8 @@ class World:
             self.depth -= 1
         if self.depth:
             self.done["nested"] += 1
+        else:
+            self.wrong += waiting(self.manager)
         self.wrong += self.manager.audit().violations
 
     def any_of(self, held: list[Any]) -> Any:
@@ -147,6 +157,24 @@ class World:
         if free != {kind: pool.hot for kind, pool in self.manager.core.pools.items()}:
             self.wrong.append(f"at the end {free} are free")
         self.wrong += self.manager.audit().violations
+
+
+def waiting(manager: Manager) -> list[str]:
+    """What nobody will ever read, or evict, though he could: not what is wrong, but what is left out."""
+    core, wrong = manager.core, []
+    for n, kind in enumerate(core.paged):
+        pool, leaves = core.pools[kind], core.leaf_first[kind]
+        for segment in core.index.below(core.index.root):
+            above, ready, live = segment.parent, segment.ready[n], segment.live[n]
+            if above is None or not live:
+                continue
+            held = segment.slots[n][:live].astype(np.intp)
+            if (above.parent is None or above.ready[n] == above.end - above.base) and ready < live:
+                if pool.in_state(held[ready : ready + 1], "resident")[0]:
+                    wrong.append(f"granule {segment.base + ready} of {kind} could be read, and waits")
+            if not segment.live_kids[n] and len(pool.eligible(held[-1:])) and segment not in leaves._queued:
+                wrong.append(f"granule {segment.base + live - 1} of {kind} could be evicted, and waits")
+    return wrong
 
 
 def match(world: World) -> None:
@@ -407,3 +435,16 @@ def test_a_load_that_looks_at_nothing_when_it_ends_is_noticed() -> None:
     with pytest.raises(AssertionError, match="would stand behind a gap"):
         for seed in range(200):
             run(seed, make=FitsAlways)
+
+
+def test_branches_that_are_read_no_more_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: what becomes readable on one chain does not on the others that go on behind it."""
+
+    def one_chain(core: Core, kind: str, spot: Spot, at: int) -> None:
+        n, live = core.paged.index(kind), core.index.live(core.paged.index(kind), spot)
+        held = core.index.slots(n, spot, at, max(at, live))
+        good = [*core.pools[kind].in_state(held, "resident").tolist(), False].index(False)
+        core.index.put(n, spot, at, held[:good], at + good)
+
+    monkeypatch.setattr(publication, "revive", one_chain)
+    assert any("could be read, and waits" in wrong for seed in range(35, 100) for wrong in run(seed).wrong)
