@@ -797,6 +797,26 @@ def test_a_target_that_was_not_cleared_is_kept_until_it_is() -> None:
     assert other.audit().ok
 
 
+def test_a_view_of_a_fill_whose_memory_goes_meanwhile_shows_nobody_elses_bytes() -> None:
+    _, backend, manager = still()
+    keys, others = prompt_of(manager, b"a"), prompt_of(manager, b"b")
+    fill, real = manager.reserve(keys, 0, 2), manager.read
+
+    def read_later(*given: Any) -> npt.NDArray[np.uint8]:
+        manager.read = real  # type: ignore[method-assign]
+        counts = dict.fromkeys(manager.profile.kinds, 4)
+        manager.reallocate(counts, buffers=backend.arenas(manager.profile, counts), void=True)
+        other = manager.reserve(others, 0, 2)
+        write(others, other)
+        manager.publish(other)
+        return real(*given)
+
+    manager.read = read_later  # type: ignore[method-assign]
+    part = fill.layouts["compressed_kv"].parts[0]
+    with pytest.raises(Refused, match="STALE"):
+        fill.view("compressed_kv", part.name, part.layer)
+
+
 @pytest.mark.parametrize("how", ["void", "abandoned"])
 def test_what_a_fill_stages_goes_to_nobody_elses_slots(how: str) -> None:
     """It ends, and its slots are taken by another tenant, between two writes of its parts."""
