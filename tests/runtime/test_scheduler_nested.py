@@ -23,6 +23,7 @@ import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.admission import Limits
+from kvfsm.runtime.agreement import Agreement
 from kvfsm.runtime.audit import audit
 from kvfsm.runtime.errors import Refused
 from kvfsm.runtime.fill import Fill
@@ -32,6 +33,7 @@ from kvfsm.runtime.lease import Done, Lease
 from kvfsm.runtime.load_workers import LoadWorkers
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.queues import Queue, Queues
+from kvfsm.runtime.ranks import LocalGroup
 from kvfsm.runtime.requests import GUARD
 from kvfsm.runtime.running_rows import RunningRows
 from kvfsm.runtime.scheduler import Live, Scheduler, Stepped, Work
@@ -125,7 +127,7 @@ class Launch:
 class World:
     """A scheduler, its engine, and others on the same manager; ``wrong`` says what nobody may ever see."""
 
-    def __init__(self, seed: int, model: str) -> None:
+    def __init__(self, seed: int, model: str, ranks: bool) -> None:
         self.chance = chance = random.Random(seed)
         self.depth, self.quiet, self.engine = DEPTH, False, [""]  # the engine's call that is under way, innermost last
         self.wrong: list[str] = []
@@ -148,6 +150,7 @@ class World:
             chunk=chance.choice([None, self.granule, 2 * self.granule]), attempts=chance.randrange(3),
             boundaries=chance.random() < 0.8, requests=8, queues=Queues(patience=chance.randrange(4)),
             budgets={Queue.DISK: 1e5} if chance.random() < 0.2 else {}, clock=lambda: float(self.lock.times),
+            agreement=Agreement(LocalGroup.make(1)[0], self.manager) if ranks else None,
         )  # fmt: skip
         self.lock.before = self.rows.before = self.during
         self.lock.after = self.look
@@ -637,9 +640,9 @@ ACTS = (
 )  # fmt: skip
 
 
-def run(seed: int, model: str = MODELS[0]) -> World:
+def run(seed: int, model: str = MODELS[0], ranks: bool = False) -> World:
     """A run that ends with the first thing that is wrong."""
-    world = World(seed, model)
+    world = World(seed, model, ranks)
     for _ in range(STEPS):
         world.step()
         if world.wrong:
@@ -648,12 +651,12 @@ def run(seed: int, model: str = MODELS[0]) -> World:
     return world
 
 
-def runs(seeds: Sequence[int], model: str) -> Counter[str]:
+def runs(seeds: Sequence[int], model: str, ranks: bool = False) -> Counter[str]:
     """What was done in a run of each seed; fails with the first that goes wrong."""
     done: Counter[str] = Counter()
     for seed in seeds:
         try:
-            world = run(seed, model)
+            world = run(seed, model, ranks)
         except Exception as error:
             error.add_note(f"seed {seed} of {model}")
             raise
@@ -670,6 +673,19 @@ def test_whatever_others_do_between_two_steps_is_right(model: str) -> None:
     done = runs(SEEDS, model)
     assert done["nested"] > 20 * len(SEEDS), "what nobody interrupts shows nothing"
     assert all(done[name] for name in ("finished", "cancelled", "preempted", "loads"))
+
+
+def test_whatever_others_do_between_two_steps_of_a_rank_is_right() -> None:
+    """One that agrees with itself, so that others may come in at any time and none parts."""
+    done = runs(SEEDS, MODELS[0], ranks=True)
+    assert all(done[name] for name in ("finished", "cancelled", "preempted", "loads"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(8))
+def test_whatever_others_do_between_two_steps_of_a_rank_is_right_for_long(part: int) -> None:
+    for model in MODELS:
+        runs(SEEDS_LONG[part::24], model, ranks=True)
 
 
 @pytest.mark.long
