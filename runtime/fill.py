@@ -31,7 +31,7 @@ class Fill(Handle):
         fill_id, owner, epoch: who holds it, and since when.
         lossy: whether it goes on from lossy state or from a replay: then so is what is computed from it, and the store
             doesn't get it.
-        lease_id: the lease whose state it goes on from; None without. ``revoked``: that lease was taken back.
+        lease_id: the lease whose state it goes on from; None without. ``revoked``: it was taken back, or late.
         site: the call that reserved it, in debug mode.
         store_epoch: the store's epoch at that time; a later one doesn't take these bytes. None without a store.
         rebuild: what the keys are computed from, where indexer keys are rebuilt; else None.

@@ -208,7 +208,7 @@ class Filler:
     def _check_rest(self, fill: Fill) -> None:
         """Raise Refused (LEASE) when the lease that a fill rests on is not valid any more."""
         if fill.revoked:
-            what = f"fill {fill.fill_id} rests on lease {fill.lease_id}, which was revoked"
+            what = f"fill {fill.fill_id} rests on lease {fill.lease_id}, which was revoked, or released too late"
             raise Refused(Reason.LEASE, "publish", what)
         if fill.lease_id in self._manager.receipts:
             self._manager.receipts[fill.lease_id][0].check_in_time(self._manager.now)

@@ -58,7 +58,10 @@ class Lessor:
         if owner is not None and owner != receipt.owner:
             what = f"lease {lease.lease_id} belongs to {receipt.owner!r}, not to {owner!r}"
             raise Refused(Reason.LEASE, "lease", what)
+        late = receipt.deadline is not None and self._manager.now() > receipt.deadline
         self._close(receipt, done)
+        if late:
+            self._void_fills(receipt)
 
     def renew(self, lease: Lease, deadline: float | None) -> None:
         """Another deadline for a lease that is not overdue. See ``Manager.renew``."""
@@ -95,8 +98,7 @@ class Lessor:
         self._close(receipt, done)
         if handle is not None:
             handle.revoked = True
-        for fill in self._manager.fills.values():
-            fill.revoked |= fill.lease_id == receipt.lease_id
+        self._void_fills(receipt)
 
     def take_over(self, lease: Lease) -> Receipt:
         """A lease that is open ends here, overdue or not; what was pinned for it is the caller's to unpin."""
@@ -173,6 +175,11 @@ class Lessor:
         self._manager.tick()
         del self.receipts[receipt.lease_id]
         self._manager.give_up(receipt, done)
+
+    def _void_fills(self, receipt: Receipt) -> None:
+        """What rests on a lease that was not given back in time is published no more."""
+        for fill in self._manager.fills.values():
+            fill.revoked |= fill.lease_id == receipt.lease_id
 
     def _taken_for(self, lease: Lease) -> Receipt:
         """As ``receipt_of``, whether it is overdue or not."""

@@ -470,8 +470,8 @@ class Manager:
             ValueError: a priority or ttl that the specs of no kind keep, or that is out of range; the fill is then
                 still the caller's.
             Refused: GAP when the chain before the fill is gone, EPOCH after a reset, LEASE when the lease that it rests
-                on is overdue or was revoked, STALE when entries that keys were rebuilt from are not found any more; the
-                fill is then still the caller's.
+                on is overdue, was revoked, or was overdue when it was released, STALE when entries that keys were
+                rebuilt from are not found any more; the fill is then still the caller's.
         """
         self.filler.publish(fill, priority, ttl)
 

@@ -214,6 +214,24 @@ def test_what_rests_on_a_revoked_lease_is_not_published(manager: Manager, time: 
     assert manager.match(keys).now == 4 * A and manager.audit().ok
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_rests_on_a_lease_that_was_released_too_late_is_not_published(
+    manager: Manager, time: Time, late: bool
+) -> None:
+    """Its holder gives it back himself, overdue, and would have been refused a moment before."""
+    keys, lease = keys_of(manager), take(manager)
+    fill = manager.reserve(keys, 3, 4, lease=lease)
+    time.time = 6.0 if late else 5.0
+    manager.release(lease)
+    time.time = 6.0
+    if late:
+        refused("rests on lease .*, which was revoked, or released too late", lambda: manager.publish(fill))
+        manager.abandon(fill)
+    else:
+        manager.publish(fill)
+    assert manager.match(keys).now == (3 if late else 4) * A and manager.audit().ok
+
+
 def test_a_failing_device_query_revokes_nothing(manager: Manager, time: Time) -> None:
     lease = take(manager)
     time.time = 6.0
