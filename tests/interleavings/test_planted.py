@@ -20,10 +20,10 @@ from .world import WITH_BLOCKS, Setting, World
 # where a race is planted, and the beginning, operations and store with which it shows; what it is told by; and the
 # number of schedules until it was
 PLANTED = {
-    planted.AcquiresUnchecked: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 7),
-    planted.PinsAnyGeneration: ("p", ("read p", "take q"), "split", "after acquire: bytes of compressed_kv", 7),
+    planted.AcquiresUnchecked: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 8),
+    planted.PinsAnyGeneration: ("p", ("read p", "take q"), "split", "after acquire: bytes of compressed_kv", 8),
     planted.ReleasesUnlocked: ("p", ("read p", "read p"), "split", "pins, leases account for", 3),
-    planted.EvictsByEarlierPins: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 21),
+    planted.EvictsByEarlierPins: ("p", ("read p", "take q"), "split", "before release: bytes of compressed_kv", 23),
     planted.PublishesEarly: ("empty", ("fill p", "read p"), "none", "before release: bytes of compressed_kv", 2),
     planted.StoresUnheld: ("empty", ("fill p", "take q"), "split", "from the store: bytes of compressed_kv", 9),
     planted.StoresLate: ("empty", ("fill q", "reset"), "split", "from the store: granule 0 is found, and was", 4),
@@ -31,13 +31,13 @@ PLANTED = {
     planted.CompletesOfAnyEpoch: (
         "p stored", ("load p", "reset"), "split", "afterwards: granule 0 is found, and was", 7,
     ),
-    planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 122),
+    planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 135),
     planted.ParksNothing: ("p", ("read p, park", "take q"), "split", "on the device: bytes of compressed_kv", 2),
     planted.ExpandsOverGaps: (
         "p packed around", ("expand p", "expire p end"), "split", "would stand behind a gap", 3,
     ),
     planted.ForgetsLoss: ("p packed lossy", ("pack p", "expand p"), "split", "expanded: lossy bytes of granule 0", 2),
-    planted.PacksOpenly: ("p", ("read p", "pack p, take q"), "split", "before release: bytes of compressed_kv", 15),
+    planted.PacksOpenly: ("p", ("read p", "pack p, take q"), "split", "before release: bytes of compressed_kv", 17),
     planted.PacksBlindly: ("p", ("pack p", "expire p end"), "split", "index: I4", 2),
     planted.PacksAllOrNothing: ("p", ("pack p", "expire p end"), "split", "known slots that are free", 2),
 }  # fmt: skip
