@@ -262,7 +262,7 @@ def test_slots_wait_for_the_launches_that_were_begun_and_for_no_later_one() -> N
 
 
 def test_slots_wait_for_a_launch_that_begins_while_they_are_about_to_be_given_back() -> None:
-    """One thread asks for ``begun`` and waits for a lock to end a row; the engine launches the row's next step first."""
+    """One thread asks for ``begun`` and waits for a lock to end a row; the engine launches the next step first."""
     manager, device = make(), Slow()
     runner = GraphRunner(manager, nothing, [1], device)
     runner.capture(1)
