@@ -1,7 +1,8 @@
 """Publication: how slots that a writer filled, or that a load brought, become what others find.
 
     check_chain          what stands before them is there
-    said_before          how what they may replace is kept
+    found_at             what the index holds where they go
+    said_before          how that is kept
     fresh, seal, place   of a paged kind: which of them the index would take, their words, their places in the index
     add, seal            of a trailing kind: their places in the index, where it has none, and their words
     settle, remember     when they were used, and how they are to be kept
@@ -99,12 +100,27 @@ def place(core: Core, kind: str, spot: Spot, places: Numbers, slots: Slots, take
         revive(core, INDEXER, spot, ready)
 
 
+def found_at(core: Core, kind: str, spot: Spot, places: Numbers) -> Slots:
+    """Slots that a chain holds at ascending places; -1 for nothing."""
+    found = np.full(len(places), -1, np.intp)
+    if kind in core.paged and len(places):
+        n, low = core.paged.index(kind), int(places[0])
+        there = places < core.index.live(n, spot)
+        high = max(places[there].tolist(), default=low - 1) + 1
+        found[there] = core.index.slots(n, spot, low, high)[places[there] - low]
+    elif len(places):
+        trail = core.trailing.index(kind)
+        held = (core.index.find(trail, spot, place) for place in places.tolist())
+        found[:] = [-1 if slot is None else slot for slot in held]
+    return found
+
+
 def said_before(core: Core, spot: Spot, places: Mapping[str, Numbers]) -> Said:
     """What those said who published before what a chain holds at these places, for ``settle``; nothing was sealed."""
     names = [name for name in ("priority", "expires") if core.keeps(name)]
     said: dict[str, tuple[Numbers, Mapping[str, npt.NDArray[Any]]]] = {}
     for kind, where in places.items() if names else ():
-        meta, found = core.pools[kind].meta, _found(core, kind, spot, where)
+        meta, found = core.pools[kind].meta, found_at(core, kind, spot, where)
         said[kind] = where, {name: np.where(found < 0, 0, meta[name][found]) for name in names if name in meta}
     return said
 
@@ -130,7 +146,7 @@ def settle(
     for kind, slots in kept.items():
         core.pools[kind].publish(slots, clock, keeping)
     for kind, (places, before) in said.items():
-        found = _found(core, kind, spot, places)
+        found = found_at(core, kind, spot, places)
         there = found >= 0
         core.pools[kind].publish_again(found[there], keeping, {name: values[there] for name, values in before.items()})
     core.offer(spot.segment, spot.at)
@@ -172,21 +188,6 @@ def advance(core: Core, spot: Spot) -> None:
         ready = core.index.ready(n, spot)
         if ready < core.index.live(n, spot):
             revive(core, KV, spot, ready)
-
-
-def _found(core: Core, kind: str, spot: Spot, places: Numbers) -> Slots:
-    """Slots that a chain holds at ascending places; -1 for nothing."""
-    found = np.full(len(places), -1, np.intp)
-    if kind in core.paged and len(places):
-        n, low = core.paged.index(kind), int(places[0])
-        there = places < core.index.live(n, spot)
-        high = max(places[there].tolist(), default=low - 1) + 1
-        found[there] = core.index.slots(n, spot, low, high)[places[there] - low]
-    elif len(places):
-        trail = core.trailing.index(kind)
-        held = (core.index.find(trail, spot, place) for place in places.tolist())
-        found[:] = [-1 if slot is None else slot for slot in held]
-    return found
 
 
 def _fall_behind(core: Core, spot: Spot, low: int, high: int) -> None:

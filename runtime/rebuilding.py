@@ -119,7 +119,7 @@ def seal(core: Core, spot: Spot, fill: Fill, rebuild: Rebuild) -> tuple[Slots, N
     pool, n = core.pools[INDEXER], core.paged.index(INDEXER)
     slots, places, made = fill.slots[INDEXER], fill.places[INDEXER], fill.generations[INDEXER]
     versions = core.versions(INDEXER, spot, places)
-    ours = ~_good(core, _held(core, spot, places), versions)
+    ours = ~_good(core, publication.found_at(core, INDEXER, spot, places), versions)
     back = rebuild.in_place & ours
     pool.sure(
         "rebuild_done", slots[back], "S16",
@@ -146,7 +146,7 @@ def forget(core: Core, fill: Fill, rebuild: Rebuild) -> None:
     """Keys that were to be rebuilt in place will not be: from the first of them on none is found any more."""
     slots, places = fill.slots[INDEXER][rebuild.in_place], fill.places[INDEXER][rebuild.in_place]
     spot = core.index.locate(fill.digests, fill.stop)
-    lost = places[_held(core, spot, places) == slots]
+    lost = places[publication.found_at(core, INDEXER, spot, places) == slots]
     if len(lost):
         top = core.index.climb(spot.segment, int(lost[0]) + 1)
         core.sever(INDEXER, top, int(lost[0]))
@@ -172,16 +172,6 @@ def _check_matched(manager: Manager, claim: Claim, spot: Spot, start: int, stop:
         raise Refused(Reason.STALE, "rebuild", what)
 
 
-def _held(core: Core, spot: Spot, places: Numbers) -> Slots:
-    """Slots of keys that the index finds at ascending granules; -1 for nothing."""
-    n, held = core.paged.index(INDEXER), np.full(len(places), -1, np.intp)
-    if len(places):
-        low, live = int(places[0]), min(core.index.live(n, spot), int(places[-1]) + 1)
-        there = places < live
-        held[there] = core.index.slots(n, spot, low, max(low, live))[places[there] - low]
-    return held
-
-
 def _good(core: Core, held: Slots, versions: Numbers) -> npt.NDArray[np.bool_]:
     """Which of these slots have keys of these versions that can be read; -1 has none."""
     pool = core.pools[INDEXER]
@@ -195,7 +185,7 @@ def _good(core: Core, held: Slots, versions: Numbers) -> npt.NDArray[np.bool_]:
 def _missing(core: Core, spot: Spot, start: int, stop: int) -> tuple[_Missing, Numbers]:
     """What of granules [start, stop) has no good keys, and all granules before ``stop`` that have."""
     places = np.arange(start, stop)
-    held = _held(core, spot, places)
+    held = publication.found_at(core, INDEXER, spot, places)
     good = _good(core, held, core.versions(INDEXER, spot, places))
     pool, there = core.pools[INDEXER], np.maximum(held, 0)
     idle = (pool.table.fields("pins", there) == 0) & (pool.table.fields("holds", there) == 0)
