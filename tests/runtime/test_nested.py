@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime import publication
 from kvfsm.runtime.admission import Admission, Limits, Reservation
 from kvfsm.runtime.answers import Answer
@@ -28,53 +27,16 @@ from kvfsm.runtime.index import Spot
 from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.lease import Lease
 from kvfsm.runtime.manager import Manager
-from kvfsm.runtime.stores.memory import MemoryStore
-from kvfsm.runtime.stores.store import EpochEnded, Found, Verdict
+from kvfsm.runtime.stores.store import EpochEnded
 from kvfsm.runtime.ticket import Ticket
 
+from .nesting import Interrupted, Shelf
 from .tagged import write, wrong_bytes
 from .test_threads import GRANULES, prompts
 
 DEPTH, STEPS = 4, 200
 MODELS = ("tiny_deepseek_v4", "tiny_deepseek_v32", "tiny_gpt_oss")
 SEEDS, SEEDS_LONG = range(12), range(12, 2012)
-
-
-class Interrupted(NumpyBackend):
-    """Calls ``during`` before bytes are packed or expanded."""
-
-    def __init__(self, during: Callable[[], None]) -> None:
-        super().__init__()
-        self._during = during
-
-    def pack(self, *given: Any, **named: Any) -> list[bytes]:
-        self._during()
-        return super().pack(*given, **named)
-
-    def expand(self, *given: Any, **named: Any) -> Any:
-        self._during()
-        return super().expand(*given, **named)
-
-
-class Shelf(MemoryStore):
-    """Calls ``during`` before it is asked for objects, or these are read or written, and loses some."""
-
-    def __init__(self, during: Callable[[], None], chance: random.Random) -> None:
-        super().__init__()
-        self._during, self._chance = during, chance
-
-    def contains(self, ids: Sequence[Any]) -> Any:
-        self._during()
-        return super().contains(ids)
-
-    def get_many(self, ids: Sequence[Any], into: Sequence[Any]) -> list[Found]:
-        self._during()
-        found = super().get_many(ids, into)
-        return [Found(Verdict.INTEGRITY) if self._chance.random() < 0.03 else one for one in found]
-
-    def put_many(self, items: Sequence[Any], *, at_epoch: int | None = None) -> int:
-        self._during()
-        return super().put_many(items, at_epoch=at_epoch)
 
 
 class World:
@@ -85,7 +47,7 @@ class World:
         profile = PROFILES[model]
         self.granule = profile.granule
         slots = {kind: self.chance.randint(7, 16) for kind in profile.kinds}
-        store = Shelf(self.during, self.chance)
+        store = Shelf(self.during, self.chance, lost=0.03)
         self.manager = make(profile, slots, Interrupted(self.during), store=store, cold=6, rows=3)
         self.keys = [self.manager.keys(prompt) for prompt in prompts(self.granule)]
         self.answers: list[tuple[Keys, Answer]] = []

@@ -38,9 +38,10 @@ from kvfsm.runtime.requests import GUARD
 from kvfsm.runtime.running_rows import RunningRows
 from kvfsm.runtime.scheduler import Live, Scheduler, Stepped, Work
 from kvfsm.runtime.stores.memory import MemoryStore
-from kvfsm.runtime.stores.store import Found, StoreError, Verdict
+from kvfsm.runtime.stores.store import StoreError
 
 from . import tagged
+from .nesting import Interrupted, Lost, Shelf
 from .serving import ByHand, Watched, faults, leaks
 
 DEPTH, STEPS = 4, 70
@@ -49,55 +50,6 @@ SEEDS, SEEDS_LONG = range(6), range(6, 2006)
 GRANULES = 4
 AT_NO_BOUNDARY = 0xEE
 TOLD = ("finished", "cancelled", "preempted", "voided", "loads", "loads_again", "loads_failed", "rebuilds")  # of Report
-
-
-class Lost(OSError):
-    """What the store raises now and then."""
-
-
-class Shelf(MemoryStore):
-    """Calls ``during`` before it is read or written, loses some of what it has, and fails now and then."""
-
-    def __init__(self, during: Callable[[], None], chance: random.Random) -> None:
-        super().__init__()
-        self._during, self._chance = during, chance
-        self.sound = False
-
-    def contains(self, ids: Sequence[Any]) -> Any:
-        self._during()
-        if not self.sound and self._chance.random() < 0.005:
-            raise Lost("contains")
-        return super().contains(ids)
-
-    def get_many(self, ids: Sequence[Any], into: Sequence[Any]) -> list[Found]:
-        self._during()
-        if not self.sound and self._chance.random() < 0.1:
-            raise Lost("get_many")
-        found = super().get_many(ids, into)
-        lost = 0 if self.sound else 0.1
-        return [Found(Verdict.INTEGRITY) if self._chance.random() < lost else one for one in found]
-
-    def put_many(self, items: Sequence[Any], *, at_epoch: int | None = None) -> int:
-        self._during()
-        if not self.sound and self._chance.random() < 0.1:
-            raise StoreError("full")
-        return super().put_many(items, at_epoch=at_epoch)
-
-
-class Interrupted(NumpyBackend):
-    """Calls ``during`` before bytes are packed or expanded."""
-
-    def __init__(self, during: Callable[[], None]) -> None:
-        super().__init__()
-        self._during = during
-
-    def pack(self, *given: Any, **named: Any) -> list[bytes]:
-        self._during()
-        return super().pack(*given, **named)
-
-    def expand(self, *given: Any, **named: Any) -> Any:
-        self._during()
-        return super().expand(*given, **named)
 
 
 class Workers(ByHand):
@@ -135,7 +87,7 @@ class World:
         profile = PROFILES[model]
         self.granule = profile.granule
         slots = {kind: chance.randint(5, 14) for kind in profile.kinds}
-        self.store, self.workers = Shelf(self.during, chance), Workers(self.during, chance)
+        self.store, self.workers = Shelf(self.during, chance, lost=0.1, fails=0.1), Workers(self.during, chance)
         self.lock, self.rows = Watched(), Watched()
         self.manager = Manager(
             profile, slots, Interrupted(self.during), store=self.store, lock=lambda: self.lock,
