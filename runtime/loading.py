@@ -348,6 +348,10 @@ class Loader:
         expanded: list[tuple[Slots, Slots]] = []
         held = ticket.held
         publication.advance(core, spot)
+        brought = {batch.kind: np.empty(0, np.int64) for batch, _ in parts}
+        for batch, count in parts:
+            brought[batch.kind] = np.union1d(brought[batch.kind], batch.places[:count])
+        said = publication.said_before(core, spot, brought)
         for batch, count in sorted(parts, key=lambda part: (core.kinds.index(part[0].kind), int(part[0].places[0]))):
             pool = core.pools[batch.kind]
             given: Mapping[str, Any] = pool.rules.load_done(True, batch.lossy[:count])
@@ -368,7 +372,7 @@ class Loader:
                 if batch.begin == "expand_begin":
                     expanded.append((slots[fresh], held[low:high][fresh]))
         clock = manager.time
-        publication.settle(core, spot, kept, clock, Keeping(tenant=core.tenant(plan.claim.salt)))
+        publication.settle(core, spot, kept, clock, Keeping(tenant=core.tenant(plan.claim.salt)), said)
         for slots, packed in expanded:
             core.pools["compressed_kv"].inherit(slots, packed)
             core.pools["compressed_kv"].stamp(slots, clock)

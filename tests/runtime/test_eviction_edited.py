@@ -27,6 +27,7 @@ from kvfsm.runtime.keys import Keys
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.policy import WindowPolicy
 from kvfsm.runtime.stores.local import LocalStore
+from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import Namespace, ObjectId, Verdict
 from kvfsm.runtime.table import Fired, Table
 from kvfsm.runtime.tenants import Tenants
@@ -478,6 +479,30 @@ def test_what_one_publishes_for_good_does_not_end_when_another_publishes_it_for_
     for kind, pool in manager.core.pools.items():
         spot = manager.core.index.locate(keys.digests, 2)
         assert set(pool.meta["priority"][manager.core.slots_at(kind, spot, 2)].tolist()) == {7}
+    assert manager.audit().ok
+
+
+def test_what_a_load_brings_in_place_of_a_packed_copy_is_kept_like_that(generate: Generate) -> None:
+    """The copy was published and packed while the load was under way."""
+    profile = PROFILES["tiny_deepseek_v4"]
+    kinds = generate(*(Edit(kind, meta=("expires: u64", "priority: u8")) for kind in (KV, INDEXER, TAIL, WINDOW)))
+    manager = Manager(
+        profile, dict.fromkeys(profile.kinds, 16), NumpyBackend(), kinds=kinds, cold=8, store=MemoryStore()
+    )
+    keys = manager.keys(list(range(2 * profile.granule)))
+    tokens = 2 * profile.granule + 1
+    manager.publish(manager.reserve(keys, 0, 2))
+    for kind in profile.kinds:
+        manager.evict(kind, 99)
+    plan = manager.match(keys, tokens).plan
+    assert plan is not None
+    ticket = manager.load_begin(plan)
+    manager.publish(manager.reserve(keys, 0, 2), priority=7)
+    assert manager.pack(keys) == 2
+    ticket.transfer()
+    assert (ticket.state, manager.match(keys, tokens).now) == ("done", 2 * profile.granule)
+    spot = manager.core.index.locate(keys.digests, 2)
+    assert manager.core.pools[KV].meta["priority"][manager.core.slots_at(KV, spot, 2)].tolist() == [7, 7]
     assert manager.audit().ok
 
 
