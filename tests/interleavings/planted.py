@@ -175,8 +175,8 @@ class FreesAtAbort(Manager):
         self.loader.abort = abort_and_free  # type: ignore[method-assign]
 
 
-class ExpandsOverGaps(Manager):
-    """Looks only at what stands before the first granule of an expansion, and not at what stands between."""
+class FitsAlways(Manager):
+    """Ends a load as if nothing had changed since it began."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

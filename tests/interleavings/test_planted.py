@@ -33,7 +33,7 @@ PLANTED = {
     ),
     planted.FreesAtAbort: ("p stored", ("load p", "abort, take q"), "split", "are not its own", 135),
     planted.ParksNothing: ("p", ("read p, park", "take q"), "split", "on the device: bytes of compressed_kv", 2),
-    planted.ExpandsOverGaps: (
+    planted.FitsAlways: (
         "p packed around", ("expand p", "expire p end"), "split", "would stand behind a gap", 3,
     ),
     planted.ForgetsLoss: ("p packed lossy", ("pack p", "expand p"), "split", "expanded: lossy bytes of granule 0", 2),

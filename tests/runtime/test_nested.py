@@ -30,6 +30,7 @@ from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.stores.store import EpochEnded
 from kvfsm.runtime.ticket import Ticket
 
+from ..interleavings.planted import FitsAlways
 from .nesting import Interrupted, Shelf
 from .tagged import write, wrong_bytes
 from .test_threads import GRANULES, prompts
@@ -188,22 +189,24 @@ def give_up_load(world: World) -> None:
         ticket.quiesce()
 
 
-def reserve(world: World) -> None:
-    keys = world.prompt()
-    start = world.chance.randrange(GRANULES)
+def begin_fill(world: World, keys: Keys, start: int) -> None:
+    """Reserve some granules, and write them."""
     fill = world.manager.reserve(keys, start, min(GRANULES, start + world.chance.randint(1, 3)))
     write(keys, fill)
     world.fills.append((keys, fill))
 
 
+def reserve(world: World) -> None:
+    """Anywhere."""
+    begin_fill(world, world.prompt(), world.chance.randrange(GRANULES))
+
+
 def go_on(world: World) -> None:
-    """Reserve behind what is there."""
+    """Behind what is there."""
     keys = world.prompt()
     start = world.manager.match(keys).now // world.granule
     if start < GRANULES:
-        fill = world.manager.reserve(keys, start, min(GRANULES, start + world.chance.randint(1, 3)))
-        write(keys, fill)
-        world.fills.append((keys, fill))
+        begin_fill(world, keys, start)
 
 
 def fill(world: World) -> None:
@@ -352,14 +355,6 @@ def run(seed: int, model: str = MODELS[0], make: type[Manager] = Manager) -> Wor
             return world
     world.end()
     return world
-
-
-class FitsAlways(Manager):
-    """Planted: a load ends as if nothing had changed since it began."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.loader._still_fits = lambda ticket: True  # type: ignore[method-assign]
 
 
 def runs(seeds: Sequence[int], model: str) -> Counter[str]:
