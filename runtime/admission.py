@@ -196,7 +196,7 @@ class Admission:
         """Make the row of a ready reservation; returns it. The row has all slots and the lease from then on.
 
         Raises:
-            Refused: LEASE unless the reservation is ready; BACKPRESSURE without a free row, it is still ready then.
+            Refused: LEASE unless the reservation is ready.
             Exception: of a backend that can't copy what is leased; nothing is reserved any more then.
         """
         with self._manager.lock:
@@ -347,9 +347,9 @@ class Admission:
             ticket = manager.loader.tickets.get(way.plan.ticket)
             if ticket is not None and ticket.state == "open":
                 return Deferred(Refusal.BUSY, "load", f"ticket {ticket.ticket_id} brings the same", ticket)
-        entering = sum(one.stage in (Stage.LOADING, Stage.READY) for one in manager.reservations.values())
-        if entering >= manager.requests.idle:
-            return Deferred(Reason.BACKPRESSURE, "requests", f"all {len(manager.requests.active)} rows are taken")
+        if not manager.requests.idle:
+            what = f"all {len(manager.requests.active)} rows are taken, or promised"
+            return Deferred(Reason.BACKPRESSURE, "requests", what)
         first = self._ways.first(tokens, way.leased, step)
         reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
         reservation.salt = answer.claims[0].salt if salt is None and answer.claims else salt

@@ -77,8 +77,9 @@ class RequestTable(RowTables):
                 under no other.
 
         Raises:
-            Refused: BACKPRESSURE without a free row, POOL_FULL without slots: not now. CAPACITY where the pools are too
-                small, or there are no rows: never. LEASE for a lease that isn't held here.
+            Refused: BACKPRESSURE without a row that is free and promised to no reservation, POOL_FULL without slots: not
+                now. CAPACITY where the pools are too small, or there are no rows: never. LEASE for a lease that isn't
+                held here.
         """
         with self._manager.lock:
             self._check_prompt(tokens, lease)
@@ -121,7 +122,9 @@ class RequestTable(RowTables):
         owner: str = "",
         salt: bytes | None = None,
     ) -> int:
-        """``admit`` with slots that the caller took before (event ``take``). The caller holds the manager's lock.
+        """``admit`` for a reservation, with slots that were taken before (event ``take``) and the row promised to it.
+
+        The caller holds the manager's lock.
 
         Args:
             tokens: length of the prompt, at least 1.
@@ -131,8 +134,7 @@ class RequestTable(RowTables):
             salt: as for ``admit``; they were taken for that tenant.
 
         Raises:
-            Refused: BACKPRESSURE without a free row (CAPACITY where there is none at all), LEASE for a lease that isn't
-                held here; the slots are still the caller's.
+            Refused: LEASE for a lease that isn't held here; the slots are still the caller's.
             ValueError: too few or too many slots, or none of a kind.
             Exception: what the backend raises that can't copy the lease's boundary; the slots are free then, and the
                 lease is its holder's.
@@ -140,7 +142,7 @@ class RequestTable(RowTables):
         self._check_prompt(tokens, lease)
         receipt = None if lease is None else self._manager.receipt_of(lease)
         salt = _tenant(salt, receipt)
-        self._check_idle()
+        assert not self.active.all(), "a row was promised, and others have taken it"
         reused = 0 if lease is None else lease.length // self._granule
         need, given = self.need(tokens, reused), {kind: len(held) for kind, held in slots.items()}
         if given != need:
@@ -440,7 +442,7 @@ class RequestTable(RowTables):
         if not len(self.active):
             raise Refused(Reason.CAPACITY, "requests", "a row, and the manager was made with rows=0")
         if not self.idle:
-            raise Refused(Reason.BACKPRESSURE, "requests", f"all {len(self.active)} rows are taken")
+            raise Refused(Reason.BACKPRESSURE, "requests", f"all {len(self.active)} rows are taken, or promised")
 
     def _check_capacity(self, blocks: int) -> None:
         """Raise Refused (CAPACITY) where a row of so many granules could never have them, however long it waits."""

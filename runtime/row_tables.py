@@ -40,8 +40,8 @@ class RowTables:
 
     @property
     def idle(self) -> int:
-        """Rows that hold no request."""
-        return len(self.active) - int(np.count_nonzero(self.active))
+        """Rows that hold no request and are promised to none: a reservation has one from the start."""
+        return len(self.active) - int(np.count_nonzero(self.active)) - len(self._manager.reservations)
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:

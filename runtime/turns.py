@@ -272,13 +272,6 @@ class Turns:
         replay, exact = (None, True) if lease is None else (lease.replay, lease.exact)
         try:
             row = self._admission.enter_now(reservation)
-        except Refused as refused:
-            if refused.refusal is not Reason.BACKPRESSURE:
-                raise
-            if live.number not in self._requests.queues:
-                self._workers.put_ready(live)
-            self._requests.passed(live, refused.refusal.name)  # others have taken the rows
-            return
         except BaseException:
             if reservation.stage is Stage.ENDED:  # what it reads can't be copied: it has nothing any more
                 self._requests.again(live, Queue.RESIDENT, float(live.tokens))

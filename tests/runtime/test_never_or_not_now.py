@@ -207,13 +207,12 @@ def busy_scheduler_of_another() -> tuple[Call, Call]:
 
 
 def busy_rows_of_a_reservation() -> tuple[Call, Call]:
-    """Somebody who doesn't ask admission has taken the row."""
+    """The only row is promised; somebody who doesn't ask admission wants it."""
     manager = make(4, LLAMA, rows=1)
     admission, keys = Admission(manager), manager.keys([1])
     reservation = admission.admit(manager.match(keys), 1)
     assert isinstance(reservation, Reservation)
-    row = manager.requests.admit(A)
-    return lambda: admission.enter(reservation), lambda: manager.requests.finish(row)
+    return lambda: manager.requests.admit(A), lambda: admission.cancel(reservation)
 
 
 def busy_cold_slots() -> tuple[Call, Call]:

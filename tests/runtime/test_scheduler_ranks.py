@@ -612,18 +612,23 @@ def test_who_ran_and_has_ended_before_all_have_spoken_is_left_out(verb: str, at:
     assert [rank.log[1] for rank in ranks] == [[(2, A, 2 * A, True)]] * 2
 
 
-def test_who_is_ready_and_finds_no_row_waits_in_no_queue() -> None:
-    """Somebody else has taken the row once all had agreed; on all ranks here, so that none parts."""
-    taken: dict[int, int] = {}
-    ranks = meddled(lambda rank: taken.update({rank.number: rank.manager.requests.admit(5)}), 2, rows=1)
+def test_nobody_else_takes_the_row_of_who_begins_once_all_have_agreed() -> None:
+    """On one rank somebody wants it: that rank would part from the others."""
+    refused: list[str] = []
+
+    def wants(rank: Rank) -> None:
+        if rank.number == 1:
+            with pytest.raises(Refused, match="all 1 rows are taken, or promised") as error:
+                rank.manager.requests.admit(5)
+            refused.append(error.value.refusal.name)
+
+    ranks = meddled(wants, 2, rows=1)
 
     def part(rank: Rank) -> list[str]:
         (live,) = rank.submit(prompt(2, A))
-        assert rank.schedule() == () and faults(rank.scheduler) == []
-        rank.manager.requests.finish(taken[rank.number])
-        while not rank.schedule():
-            assert faults(rank.scheduler) == [] and rank.scheduler.wait(0)
+        assert [work.live for work in rank.schedule()] == [live]
         rank.scheduler.finish(live)
         return leaks(rank.scheduler)
 
     assert good(together(ranks, part)) == [[], []]
+    assert refused == ["BACKPRESSURE"]
