@@ -25,7 +25,7 @@ from kvfsm.kernels.reference import NumpyBackend
 from kvfsm.runtime.admission import Limits
 from kvfsm.runtime.agreement import Agreement
 from kvfsm.runtime.audit import audit
-from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.errors import RankFailed, Refused
 from kvfsm.runtime.fill import Fill
 from kvfsm.runtime.generated.models import PROFILES
 from kvfsm.runtime.keys import Keys
@@ -33,7 +33,7 @@ from kvfsm.runtime.lease import Done, Lease
 from kvfsm.runtime.load_workers import LoadWorkers
 from kvfsm.runtime.manager import Manager
 from kvfsm.runtime.queues import Queue, Queues
-from kvfsm.runtime.ranks import LocalGroup
+from kvfsm.runtime.ranks import Group, LocalGroup
 from kvfsm.runtime.requests import GUARD
 from kvfsm.runtime.running_rows import RunningRows
 from kvfsm.runtime.scheduler import Live, Scheduler, Stepped, Work
@@ -68,6 +68,9 @@ class Workers(ByHand):
         return future
 
 
+Act = Callable[["World"], None]
+
+
 @dataclass
 class Launch:
     """A step that the device has not ended: slots that it reads or writes by kind, and their generations."""
@@ -77,11 +80,19 @@ class Launch:
 
 
 class World:
-    """A scheduler, its engine, and others on the same manager; ``wrong`` says what nobody may ever see."""
+    """A scheduler, its engine, and others on the same manager; ``wrong`` says what nobody may ever see.
 
-    def __init__(self, seed: int, model: str, ranks: bool) -> None:
-        self.chance = chance = random.Random(seed)
+    Args:
+        seed: of the run; it decides what the scheduler's options are.
+        model: name of a profile.
+        group: this rank of those that agree; None without ranks.
+    """
+
+    def __init__(self, seed: int, model: str, group: Group | None = None) -> None:
+        self.chance = chance = random.Random(seed if group is None else f"{seed} on rank {group.rank}")
+        options = random.Random(seed)
         self.depth, self.quiet, self.engine = DEPTH, False, [""]  # the engine's call that is under way, innermost last
+        self.acts: Sequence[Act] = ACTS
         self.wrong: list[str] = []
         self.done: Counter[str] = Counter()
         profile = PROFILES[model]
@@ -99,10 +110,10 @@ class World:
             limits=Limits(
                 requests=chance.choice([None, None, 2]), blocks={"store": 9} if chance.random() < 0.3 else {}
             ),
-            chunk=chance.choice([None, self.granule, 2 * self.granule]), attempts=chance.randrange(3),
-            boundaries=chance.random() < 0.8, requests=8, queues=Queues(patience=chance.randrange(4)),
-            budgets={Queue.DISK: 1e5} if chance.random() < 0.2 else {}, clock=lambda: float(self.lock.times),
-            agreement=Agreement(LocalGroup.make(1)[0], self.manager) if ranks else None,
+            chunk=options.choice([None, self.granule, 2 * self.granule]), attempts=options.randrange(3),
+            boundaries=options.random() < 0.8, requests=8, queues=Queues(patience=options.randrange(4)),
+            budgets={Queue.DISK: 1e5} if options.random() < 0.2 else {}, clock=lambda: float(self.lock.times),
+            agreement=None if group is None else Agreement(group, self.manager),
         )  # fmt: skip
         self.lock.before = self.rows.before = self.during
         self.lock.after = self.look
@@ -124,9 +135,9 @@ class World:
         while free and not self.wrong and self.depth < DEPTH and self.chance.random() < 0.12:
             self.step()
 
-    def step(self) -> None:
+    def step(self, acts: Sequence[Act] | None = None) -> None:
         """One thing that anybody may do now."""
-        act = self.chance.choice(ACTS)
+        act = self.chance.choice(self.acts if acts is None else acts)
         if (
             (act in OF_ROWS and self.rows.held)
             or (act in OF_ENGINE and self.engine[-1])
@@ -138,7 +149,7 @@ class World:
         try:
             act(self)
             self.done[act.__name__] += 1
-        except (Refused, Lost, StoreError) as error:
+        except (Refused, Lost, StoreError, RankFailed) as error:
             said = error.refusal.name if isinstance(error, Refused) else type(error).__name__
             self.done[f"{act.__name__}: {said}"] += 1
         finally:
@@ -282,6 +293,23 @@ class World:
             self.manager.requests.finish(self.outside.pop())
         drafts = [live for live in self.running() if self.drafting(live)]
         self.scheduler.reject(drafts)
+        self.serve_all()
+        if self.scheduler.live:
+            states = [self.scheduler.state(live) for live in self.scheduler.live.values()]
+            self.wrong.append(f"T3: nothing is enabled, or nothing comes of it, and there are {states}")
+            return
+        while self.workers.jobs:
+            self.workers.run()
+        for kind in self.manager.profile.kinds:
+            self.manager.evict(kind, 99)
+        free = {kind: pool.free for kind, pool in self.manager.core.pools.items()}
+        if free != {kind: pool.hot for kind, pool in self.manager.core.pools.items()}:
+            self.wrong.append(f"at the end {free} are free")
+        self.wrong += leaks(self.scheduler)
+        self.wrong += [f"request {live.number} was never told" for live in self.tokens if not live.begun.done()]
+
+    def serve_all(self) -> None:
+        """All that is live is run to its end, if it can be."""
         idle = False
         for _ in range(400):
             if not self.scheduler.live:
@@ -303,19 +331,6 @@ class World:
                 idle = not works and not ended
             else:
                 break
-        if self.scheduler.live:
-            states = [self.scheduler.state(live) for live in self.scheduler.live.values()]
-            self.wrong.append(f"T3: nothing is enabled, or nothing comes of it, and there are {states}")
-            return
-        while self.workers.jobs:
-            self.workers.run()
-        for kind in self.manager.profile.kinds:
-            self.manager.evict(kind, 99)
-        free = {kind: pool.free for kind, pool in self.manager.core.pools.items()}
-        if free != {kind: pool.hot for kind, pool in self.manager.core.pools.items()}:
-            self.wrong.append(f"at the end {free} are free")
-        self.wrong += leaks(self.scheduler)
-        self.wrong += [f"request {live.number} was never told" for live in self.tokens if not live.begun.done()]
 
 
 def prompts(granule: int) -> list[list[int]]:
@@ -594,7 +609,7 @@ ACTS = (
 
 def run(seed: int, model: str = MODELS[0], ranks: bool = False) -> World:
     """A run that ends with the first thing that is wrong."""
-    world = World(seed, model, ranks)
+    world = World(seed, model, LocalGroup.make(1)[0] if ranks else None)
     for _ in range(STEPS):
         world.step()
         if world.wrong:

@@ -21,7 +21,7 @@ from kvfsm.runtime.ranks import Group, LocalGroup
 from kvfsm.runtime.scheduler import Scheduler, Work
 
 from .meddling import Meddling
-from .serving import DEEPSEEK, ByHand, Engine, faults, leaks, make, prompt
+from .serving import DEEPSEEK, ByHand, Engine, leaks, make, prompt
 from .side_by_side import side_by_side
 
 LLAMA = PROFILES["tiny_llama"]
