@@ -77,9 +77,9 @@ class RequestTable(RowTables):
                 under no other.
 
         Raises:
-            Refused: BACKPRESSURE without a row that is free and promised to no reservation, POOL_FULL without slots: not
-                now. CAPACITY where the pools are too small, or there are no rows: never. LEASE for a lease that isn't
-                held here.
+            Refused: BACKPRESSURE without a row that is free and promised to nobody, POOL_FULL without slots: not now.
+                CAPACITY where the pools are too small, or there are no rows: never. LEASE for a lease that isn't held
+                here.
         """
         with self._manager.lock:
             self._check_prompt(tokens, lease)
