@@ -219,6 +219,14 @@ class Queues:
         line.now = max(line.now, waiting.start)
         self._forget(line)
 
+    def granted_here(self, request: int) -> None:
+        """The same on this rank alone: the round pays, and it keeps its place until all have, and ``granted`` says so."""
+        self._lines[self._where[request]].waiting[request].granted = True
+
+    def is_granted_here(self, request: int) -> bool:
+        """Whether a request's turn was, and it keeps its place."""
+        return request in self._where and self._lines[self._where[request]].waiting[request].granted
+
     def passed(self, request: int, *, stops: bool = True) -> None:
         """A request's turn could not be granted now; it keeps its place.
 
@@ -267,8 +275,9 @@ class Queues:
             if budget <= 0 or (line.spent and line.spent + waiting.cost > budget):
                 line.cut = budget > 0
                 return
+            paid = waiting.granted  # in an earlier round
             yield waiting.request
-            if waiting.granted:
+            if waiting.granted and not paid:
                 line.spent += waiting.cost
             elif waiting.stops and not waiting.holds and line.waiting.get(waiting.request) is waiting:
                 return

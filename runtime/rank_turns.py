@@ -260,8 +260,16 @@ class RankTurns(Turns):
         if waits_for_others:  # whose loads tell nobody here that they are over
             self._changed()
         self.withheld = {live for live in granted if _Said.NOTHING in said[live] or _Said.LACKS in said[live]}
+        self._end_turns()
         self._running.short = [live for live, some in said.items() if live.row is not None and _Said.LACKS in some]
         self._running.alone = all(body[-1] for body in bodies)
+
+    def _end_turns(self) -> None:
+        """The chunks that all ranks have granted are over in the queues, in one order."""
+        with self._manager.lock:
+            for work in self._requests.granted:
+                if work.live not in self.withheld and self._requests.queues.is_granted_here(work.live.number):
+                    self._running.end_turn(work.live, work)
 
     def _settle_one(self, live: Live, all_said: list[_Said]) -> None:
         """What becomes of a request without a row."""

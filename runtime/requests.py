@@ -232,16 +232,22 @@ class RequestTable(RowTables):
                 checkpoint. Nothing has changed then.
         """
         with self._manager.lock:
-            state = self._rows
-            state.check(row)
-            now = int(state.tokens[row])
-            if not 0 < to <= now:
-                raise ValueError(f"row {row} holds {now} tokens; give 1 to {now}, not {to}")
-            self._words.check_back(row, now, to)
-            done = still(done)
-            self._drafts.settle(row, done)
-            self._words.settle(row)
-            self._words.go_back(row, now, to, done)
+            self.go_back(row, to, self.check_back(row, to, done))
+
+    def check_back(self, row: int, to: int, done: Done | None) -> Done | None:
+        """All of ``rollback`` that can fail; returns ``done`` while it says no. The caller holds the lock."""
+        self._rows.check(row)
+        now = int(self._rows.tokens[row])
+        if not 0 < to <= now:
+            raise ValueError(f"row {row} holds {now} tokens; give 1 to {now}, not {to}")
+        self._words.check_back(row, now, to)
+        return still(done)
+
+    def go_back(self, row: int, to: int, done: Done | None) -> None:
+        """The rest of it, which asks nobody. The caller holds the lock."""
+        self._drafts.settle(row, done)
+        self._words.settle(row)
+        self._words.go_back(row, int(self._rows.tokens[row]), to, done)
 
     def publish(
         self,

@@ -70,7 +70,7 @@ class RunningRows:
             row, start = live.row, live.computed
             if row is None:
                 return  # it was given up meanwhile
-            if live.owed:  # it began in this very round
+            if live.owed:  # it began in this very round, or others have not granted yet what this rank has
                 with self._manager.lock:
                     self._requests.queues.passed(live.number, stops=False)
                 return
@@ -88,12 +88,24 @@ class RunningRows:
             with self._manager.lock:
                 live.seen = stop
                 exact = not self._manager.requests.is_lossy(row)
-                self.granted(live, Work(live, row, start, stop, None, exact, self._clock() - live.since))
+                work = Work(live, row, start, stop, None, exact, self._clock() - live.since)
+                if self._agreement is None:
+                    self.granted(live, work)
+                else:  # its turn is over where all have granted it, so that turns stay the same on all ranks
+                    self._owe(live, work)
+                    self._requests.queues.granted_here(live.number)
 
     def granted(self, live: Live, work: Work) -> None:
         """Its turn was granted; what is left of its prompt waits for the next. The caller holds the manager's lock."""
+        self._owe(live, work)
+        self.end_turn(live, work)
+
+    def _owe(self, live: Live, work: Work) -> None:
         self._requests.granted.append(work)
         live.owed = work.stop - work.start
+
+    def end_turn(self, live: Live, work: Work) -> None:
+        """The second half of ``granted``."""
         if live.number in self._requests.queues:
             self._requests.queues.granted(live.number)
         if work.stop < live.tokens:
@@ -166,13 +178,25 @@ class RunningRows:
         with self.lock:
             if self.notice([live]) or not self._decoding([live]):
                 return False
-            kept = live.keys if keys is None else keys
-            assert live.row is not None
-            self._manager.requests.check_keys(live.row, kept)
+            kept, row, requests = live.keys if keys is None else keys, live.row, self._manager.requests
+            assert row is not None
+            requests.check_keys(row, kept)
+            if not 0 < to <= live.computed:
+                has = live.computed
+                raise ValueError(f"request {live.number} has {has} tokens; give 1 to {has}, not {to}")
             if kept.tokens > to:
                 raise ValueError(f"keys of {kept.tokens} tokens, and {to} are left; give keys= of no more than those")
-            self._manager.requests.rollback(live.row, to, done=done)
+
+            def check() -> None:
+                nonlocal done
+                with self._manager.lock:
+                    done = requests.check_back(row, to, done)
+
+            wrong = self._refused(check)
+            if not self._everywhere(wrong is None):  # ranks differ in what a row shares, and so in how far it goes back
+                raise wrong or Refused(Reason.GAP, "ranks", f"another rank can't go back to {to} tokens")
             with self._manager.lock:
+                requests.go_back(row, to, done)
                 live.keys, live.seen, live.known = kept, to, min(live.known, to)
             return True
 

@@ -31,8 +31,8 @@ Who is published is found by its keys, which grow with it: give ``tokens=`` to `
 ``live.keys`` by each token yourself. What they don't reach yet is not published, whether a request shares or goes back.
 
 Once the manager is poisoned each of these raises Poisoned, and so does ``begun``. Where ranks schedule together each of
-them makes the same calls in the same order, and ``schedule``, ``decode`` and ``propose`` raise RankError once one of
-them is gone, has failed, or serves something else (``rank_turns.py``).
+them makes the same calls in the same order, and ``schedule``, ``decode``, ``propose`` and ``rollback`` raise RankError
+once one of them is gone, has failed, or serves something else (``rank_turns.py``).
 """
 
 from __future__ import annotations
@@ -448,8 +448,8 @@ class Scheduler:
             done: whether the device has ended the steps begun so far.
 
         Raises:
-            Refused: GAP when what it needs there is gone already, see ``RequestTable.rollback``; IDENTITY for keys of
-                another model or tenant. Nothing has changed.
+            Refused: GAP when what it needs there is gone already, here or on another rank (``RequestTable.rollback``);
+                IDENTITY for keys of another model or tenant. Nothing has changed.
             ValueError: a request that waits, whose prompt is not computed, or that has fewer tokens; keys of more.
         """
         self._requests.check(live)

@@ -193,6 +193,7 @@ def faults(scheduler: Scheduler) -> list[str]:
             (state is QueuedState.WAITING and live.joined is None)
             or (state is QueuedState.READY and not scheduler._in_ranks)  # there it waits for the others' loads
             or (state is QueuedState.RUNNING and live.seen < live.known)
+            or (state is QueuedState.RUNNING and queues.is_granted_here(number))
         )
         if state is None:
             found.append(f"S26: request {number} is live, and its word is not")

@@ -91,6 +91,24 @@ def test_what_holders_have_spent_counts_in_their_round() -> None:
     assert (turns(True), turns(False)) == ([], [1, 2])
 
 
+def test_a_turn_that_others_have_not_granted_yet_keeps_its_place_and_is_paid_once() -> None:
+    queues = Queues()
+    for request in (1, 2):
+        queues.put(request, Queue.RESIDENT, cost=2, now=0)
+
+    def taken(budget: float) -> list[int]:
+        found = []
+        for request in queues.turns(Queue.RESIDENT, budget):
+            queues.granted_here(request)
+            found.append(request)
+        return found
+
+    assert (taken(2), queues.is_granted_here(1), queues.is_granted_here(2)) == ([1], True, False)
+    assert taken(2) == [1, 2], "the round before has paid for the first"
+    queues.granted(2), queues.granted(1)
+    assert len(queues) == 0 and not queues.is_granted_here(1)
+
+
 def test_the_oldest_of_a_queue_is_known() -> None:
     queues = Queues()
     assert queues.oldest(Queue.DISK) == float("inf")

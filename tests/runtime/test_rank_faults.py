@@ -9,9 +9,10 @@ import pytest
 
 from kvfsm.runtime.errors import RankFailed, Refused
 from kvfsm.runtime.generated.models import PROFILES
+from kvfsm.runtime.queues import Queue
 from kvfsm.runtime.scheduler import Live
 
-from .serving import DEEPSEEK, leaks, make, prompt, stored
+from .serving import DEEPSEEK, faults, leaks, make, prompt, stored
 from .test_rank_loads import PROMPT, A, finished, over, shelf
 from .test_scheduler_ranks import Rank, good, ranks_of, together
 
@@ -99,6 +100,64 @@ def test_after_a_token_that_failed_on_one_rank_all_rows_are_as_far(what: str) ->
         return far, finished(rank)
 
     assert good(together(ranks, part)) == [((2 * g + more,) * 4, [])] * 2
+
+
+# ---- a way back that one rank lacks ----------------------------------------------------------------------------------
+
+
+def test_who_can_not_go_back_on_one_rank_goes_back_on_none() -> None:
+    """One shares its granules; the other was reset before, and what it has of that epoch is shared with nobody."""
+    g = LLAMA.granule
+    ranks = ranks_of([make(12, LLAMA) for _ in range(2)])
+
+    def part(rank: Rank) -> Any:
+        (live,) = rank.submit(prompt(1, g + 3))
+        rank.schedule()
+        for token in prompt(1, 2 * g + 3)[g + 3 :]:
+            rank.scheduler.decode([live], tokens=[token])
+        if rank.number == 1:
+            rank.manager.reset()
+            with pytest.raises(Refused, match="EPOCH"):
+                rank.scheduler.publish(live)
+        else:
+            assert rank.scheduler.publish(live) == 2
+        shorter = rank.manager.keys(prompt(1, g + 4))
+        said = "what is shared" if rank.number == 0 else "another rank can't go back"
+        with pytest.raises(Refused, match=f"GAP .*{said}"):
+            rank.scheduler.rollback(live, g + 4, keys=shorter)
+        with pytest.raises(ValueError, match=f"request 1 has {2 * g + 3} tokens"):
+            rank.scheduler.rollback(live, 2 * g + 4)
+        assert (live.tokens, live.keys.tokens) == (2 * g + 3, 2 * g + 3)
+        rank.scheduler.decode([live])
+        assert rank.scheduler.rollback(live, 2 * g + 3)  # that far both can
+        return live.tokens, rank.schedule(), finished(rank)
+
+    assert good(together(ranks, part)) == [(2 * g + 3, (), [])] * 2
+
+
+# ---- turns that one rank grants before the other ---------------------------------------------------------------------
+
+
+def test_turns_are_the_same_on_all_ranks_though_one_has_granted_a_chunk_before_the_others() -> None:
+    """One rank's device ends later, and so it has no room for the next chunk while a third request comes."""
+    g = LLAMA.granule
+    ranks = ranks_of([make(8, LLAMA) for _ in range(2)], chunk=2 * g)
+    ended = [True, False]
+
+    def part(rank: Rank) -> Any:
+        rank.submit(prompt(1, 5 * g))
+        rank.schedule()
+        row = rank.manager.requests.admit(5 * g)  # of eight, two are taken
+        rank.manager.requests.finish(row, done=lambda: ended[rank.number])
+        works = [len(rank.schedule())]
+        rank.submit(prompt(2, g), prompt(3, g))
+        ended[1] = True
+        works.append(len(rank.schedule()))
+        turns = rank.scheduler.queues._lines[Queue.RESIDENT]
+        return works, turns.now, dict(turns.finished), faults(rank.scheduler), finished(rank)
+
+    one, other = good(together(ranks, part))
+    assert one == other and one[0][0] == 0 and one[-2:] == ([], [])
 
 
 # ---- loads ----------------------------------------------------------------------------------------------------------

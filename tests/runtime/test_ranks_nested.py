@@ -17,6 +17,7 @@ import pytest
 
 from kvfsm.runtime.errors import RanksDiverged
 from kvfsm.runtime.generated.queued import QueuedState
+from kvfsm.runtime.queues import Queue
 from kvfsm.runtime.rank_turns import RankTurns
 from kvfsm.runtime.ranks import LocalGroup
 from kvfsm.runtime.scheduler import Live, Work
@@ -45,7 +46,8 @@ class Rank(World):
     """One of several.
 
     Attributes:
-        log: number, start, stop and exactness of all work that was returned, and which requests were stepped.
+        log: number, start, stop and exactness of all work that was returned, who waits for which turn then, and which
+            requests were stepped.
     """
 
     def __init__(self, seed: int, model: str, group: LocalGroup) -> None:
@@ -83,6 +85,8 @@ class Rank(World):
     def compute_all(self, works: Sequence[Work]) -> None:
         """See ``World``."""
         self.log.append([(work.live.number, work.start, work.stop, work.exact) for work in works])
+        turns = self.scheduler.queues._lines[Queue.RESIDENT].waiting.values()
+        self.log.append(sorted((one.request, one.start, one.cost, one.holds) for one in turns))
         super().compute_all(works)
 
     def serve_all(self) -> None:
