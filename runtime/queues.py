@@ -220,7 +220,7 @@ class Queues:
         self._forget(line)
 
     def granted_here(self, request: int) -> None:
-        """The same on this rank alone: the round pays, and it keeps its place until all have, and ``granted`` says so."""
+        """The same on this rank alone: the round pays, and it keeps its place until all ranks have ``granted`` it."""
         self._lines[self._where[request]].waiting[request].granted = True
 
     def is_granted_here(self, request: int) -> bool:
