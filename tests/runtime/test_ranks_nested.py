@@ -26,7 +26,7 @@ from . import test_scheduler_nested as nested
 from .side_by_side import side_by_side
 from .test_scheduler_nested import ACTS, MODELS, OF_ROWS, STEPS, Act, World
 
-SEEDS, SEEDS_LONG = range(4), range(4, 1204)
+SEEDS, SEEDS_LONG = range(4), range(4, 604)
 ROUNDS = 400  # at the end
 
 
