@@ -196,6 +196,8 @@ class RunningRows:
             if not self._everywhere(wrong is None):  # ranks differ in what a row shares, and so in how far it goes back
                 raise wrong or Refused(Reason.GAP, "ranks", f"another rank can't go back to {to} tokens")
             with self._manager.lock:
+                if not requests.holds(row, live.incarnation):  # its memory has gone meanwhile
+                    return False
                 requests.go_back(row, to, done)
                 live.keys, live.seen, live.known = kept, to, min(live.known, to)
             return True

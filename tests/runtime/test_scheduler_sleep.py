@@ -8,6 +8,7 @@ import pytest
 
 from kvfsm.runtime.admission import Limits
 from kvfsm.runtime.errors import Refused
+from kvfsm.runtime.running_rows import RunningRows
 from kvfsm.runtime.scheduler import Live
 
 from .bench import HIT, A, Bench
@@ -32,8 +33,22 @@ def void(bench: Bench, *, taken: bool) -> int | None:
     return bench.manager.requests.admit(A) if taken else None
 
 
+def test_a_row_that_is_voided_while_ranks_vote_on_its_way_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(limits=Limits(requests=2))
+    live = runs(bench)
+    rows: list[int | None] = []
+
+    def votes(running: RunningRows, here: bool) -> bool:
+        rows.append(void(bench, taken=True))
+        return here
+
+    monkeypatch.setattr(RunningRows, "_everywhere", votes)
+    assert not bench.scheduler.rollback(live, live.tokens)
+    assert rows == [live.row] and bench.manager.requests.tokens[live.row] == A and bench.manager.audit().ok
+
+
 @pytest.mark.parametrize("taken", [False, True])
-@pytest.mark.parametrize("verb", ["finish", "cancel", "preempt", "publish", "decode", "schedule"])
+@pytest.mark.parametrize("verb", ["finish", "cancel", "preempt", "publish", "decode", "rollback", "schedule"])
 def test_a_request_whose_row_was_voided_ends_or_waits_anew(verb: str, taken: bool) -> None:
     bench = Bench(limits=Limits(requests=2))
     live = runs(bench)
@@ -46,10 +61,11 @@ def test_a_request_whose_row_was_voided_ends_or_waits_anew(verb: str, taken: boo
         "preempt": lambda: scheduler.preempt(live),
         "publish": lambda: scheduler.publish(live),
         "decode": lambda: scheduler.decode([live]).back,
+        "rollback": lambda: scheduler.rollback(live, A),
         "schedule": lambda: [work.live for work in scheduler.schedule()],
     }
     says = calls[verb]()
-    assert says == {"cancel": True, "publish": 0, "decode": (live,), "schedule": [live]}.get(verb)
+    assert says == {"cancel": True, "publish": 0, "decode": (live,), "rollback": False, "schedule": [live]}.get(verb)
     ends = verb in ("finish", "cancel")
     assert bench.states(live) == ["absent" if ends else "running" if verb == "schedule" else "waiting"]
     assert scheduler.report().voided == (not ends)
