@@ -107,6 +107,8 @@ class Matcher:
         plan = None
         if len(requests) == 1 and said.now < cap - skip and self._elsewhere(said.found[0]):
             plan = self._plan(requests[0], said.found[0], cap - skip, said.now)
+            if plan is not None and not plan.wanted and not plan.expand:  # what lacked has come meanwhile
+                return self.match(requests, asks, draft, at_most)
             with manager.lock:
                 if manager.epoch != said.epoch:
                     what = f"epoch {said.epoch} ended while the store was asked; match again"

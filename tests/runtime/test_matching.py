@@ -75,6 +75,27 @@ def test_what_else_happens_meanwhile_is_no_reason_to_ask_again() -> None:
     audited(manager)
 
 
+def test_what_lacked_and_has_come_meanwhile_is_a_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another loads it before the store is asked: a plan would bring nothing, and whoever has it would wait for ever."""
+    manager = make(Asked(stored()), writes="none")
+    keys = prompt_keys(manager, 4)
+    put(manager, keys, 0, 4)
+    for kind in manager.core.trailing:
+        manager.evict(kind, 9)
+    plans = [manager.match(keys).plan]
+    real = Matcher._loadable
+
+    def later(self: Matcher, *given: Any) -> Any:
+        while plans:
+            manager.load(plans.pop())
+        return real(self, *given)
+
+    monkeypatch.setattr(Matcher, "_loadable", later)
+    answer = manager.match(keys)
+    assert (answer.kind, answer.now, answer.plan) == (AnswerKind.HIT, 4 * A, None)
+    audited(manager)
+
+
 CHANGES: dict[str, Callable[[Manager, Any], object]] = {
     "nothing": lambda manager, keys: None,
     "another prompt": lambda manager, keys: put(manager, prompt_keys(manager, 2, seed=7), 0, 2),
