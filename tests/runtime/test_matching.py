@@ -76,7 +76,7 @@ def test_what_else_happens_meanwhile_is_no_reason_to_ask_again() -> None:
 
 
 def test_what_lacked_and_has_come_meanwhile_is_a_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another loads it before the store is asked: a plan would bring nothing, and whoever has it would wait for ever."""
+    """Another loads it before the store is asked: a plan would bring nothing, and who has it would wait for ever."""
     manager = make(Asked(stored()), writes="none")
     keys = prompt_keys(manager, 4)
     put(manager, keys, 0, 4)
