@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from kvfsm.runtime.errors import RanksDiverged
-from kvfsm.runtime.generated.queued import QueuedState
 from kvfsm.runtime.queues import Queue
 from kvfsm.runtime.rank_turns import RankTurns
 from kvfsm.runtime.ranks import LocalGroup
@@ -59,28 +59,34 @@ class Rank(World):
 
     def during(self) -> None:
         """See ``World``; what comes in is this rank's own."""
-        before, self.chance = self.chance, self.own
-        super().during()
-        self.chance = before
+        with self.drawing(self.own):
+            super().during()
+
+    @contextmanager
+    def drawing(self, chance: random.Random) -> Iterator[None]:
+        """What is drawn meanwhile is drawn from this."""
+        before, self.chance = self.chance, chance
+        try:
+            yield
+        finally:
+            self.chance = before
 
     def together(self) -> None:
         """One thing that the engines of all ranks do."""
-        self.chance = self.alike
-        self.step(ALIKE)
-        self.chance = self.own
+        with self.drawing(self.alike):
+            self.step(ALIKE)
 
     def lives(self) -> list[Live]:
         """Those that are live on all ranks."""
         with self.alone():
             lives = list(self.scheduler.live.values())
-            return [live for live in lives if self.scheduler.state(live) != QueuedState.DRAINING.name.lower()]
+            return [live for live in lives if self.scheduler.state(live) != "draining"]
 
     def launch(self, lives: Sequence[Live]) -> None:
         """See ``World``; how far the device is behind is this rank's own."""
         self.log.append([(live.number, live.computed) for live in lives])
-        before, self.chance = self.chance, self.own
-        super().launch(lives)
-        self.chance = before
+        with self.drawing(self.own):
+            super().launch(lives)
 
     def compute_all(self, works: Sequence[Work]) -> None:
         """See ``World``."""
