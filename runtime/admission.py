@@ -268,6 +268,11 @@ class Admission:
         if reservation.ticket is not None:
             reservation.ticket.leave(reservation.owner)
 
+    def drop_now(self, reservation: Reservation, done: Done | None = None) -> None:
+        """``cancel_now``, where the end of its load may have left the reservation with nothing already."""
+        if reservation.stage is not Stage.ENDED:
+            self.cancel_now(reservation, done)
+
     def step_stop(self, tokens: int, start: int, step: int | None) -> int:
         """Tokens that a step of a prompt ends at which goes on from ``start`` and computes ``step`` at most."""
         return self._ways.step_stop(tokens, start, step)

@@ -43,7 +43,7 @@ from .keys import Keys
 from .lease import Done
 from .live_requests import Live, Work
 from .queues import Queue, queue_of
-from .reservation import Deferred, Rejected, Reservation, Stage
+from .reservation import Deferred, Rejected, Reservation
 from .turns import Turns
 
 __all__ = ["RankTurns"]
@@ -190,8 +190,8 @@ class RankTurns(Turns):
         """Reserve room for one whose loads are over everywhere, in place of what it has: some ranks may have less."""
         with self._manager.lock:
             reservation, live.reservation = live.reservation, None
-            if reservation is not None and reservation.stage is not Stage.ENDED:
-                self._admission.cancel_now(reservation)
+            if reservation is not None:
+                self._admission.drop_now(reservation)
         return self._try(live)
 
     def _try_turns(self) -> None:
@@ -304,8 +304,8 @@ class RankTurns(Turns):
 
     def _load(self, live: Live, reservation: Reservation) -> None:
         """It loads what this rank lacks, or waits for the others where that is nothing."""
-        ticket = reservation.ticket
         with self._manager.lock:
+            ticket = reservation.ticket
             given = self._give(live, reservation, queue_of(reservation.answer))
             live.brought, live.reach = live.brought + 1, self._agreed[live].reachable
         if ticket is not None:
@@ -339,9 +339,9 @@ class RankTurns(Turns):
     def _give_back(self, live: Live) -> None:
         if (reservation := self._held.pop(live, None)) is None:
             return
-        ticket = reservation.ticket
         with self._manager.lock:
-            self._admission.cancel_now(reservation)
+            ticket = reservation.ticket
+            self._admission.drop_now(reservation)
         if ticket is not None:
             self._workers.quiesce(ticket)
 

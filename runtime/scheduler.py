@@ -49,7 +49,7 @@ from numbers import Real
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from .admission import Admission, Limits, Stage
+from .admission import Admission, Limits
 from .agreement import Agreement
 from .arguments import check_call, check_is, check_whole
 from .engine_calls import EngineCalls
@@ -588,8 +588,8 @@ class Scheduler:
         if joined is not None:
             joined.leave(live.owner)
         self._rebuilds.give_up(live, done)
-        if reservation is not None and reservation.stage is not Stage.ENDED:
-            self.admission.cancel_now(reservation, done)
+        if reservation is not None:
+            self.admission.drop_now(reservation, done)
         return [ticket for ticket in tickets if ticket is not None]
 
 

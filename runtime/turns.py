@@ -235,8 +235,12 @@ class Turns:
 
     def _admit(self, live: Live, reservation: Reservation, queue: Queue, *, less: bool = False) -> None:
         """It has what it needs; ``less``: and loads less than there is, as all of it can never be had."""
-        ticket = reservation.ticket
         with self._manager.lock:
+            ticket = reservation.ticket
+            if reservation.stage is Stage.ENDED:  # so has its load, by somebody else, and others have the room
+                self._requests.passed(live, Reason.STALE.name)
+                self._changed()
+                return
             given = self._give(live, reservation, queue)
             if given and less:
                 self._requests.tally.count("loads_cut")
@@ -249,7 +253,7 @@ class Turns:
         """It has what was reserved, unless it was given up meanwhile: then nobody has. The caller holds the lock."""
         where = queue if reservation.ticket is not None or queue not in TRANSFERS else Queue.RESIDENT
         if self._requests.try_fire("admit", live, where=where) is not None:
-            self._admission.cancel_now(reservation)
+            self._admission.drop_now(reservation)
             return False
         live.reservation, live.loading, live.lacked = reservation, reservation.ticket, 0
         self._requests.queues.granted(live.number)

@@ -252,6 +252,57 @@ def test_a_load_that_somebody_else_ends_is_no_dead_end() -> None:
     bench.over()
 
 
+def ends_as_it_opens(bench: Bench, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """Somebody else lets each load fail, after something, before the scheduler hears that it is admitted."""
+    admit = bench.scheduler.admission.admit
+
+    def admits(*given: Any, **named: Any) -> object:
+        decision = admit(*given, **named)
+        for ticket in list(bench.manager.tickets.values()):
+            meanwhile()
+            ticket.done(False)
+        return decision
+
+    monkeypatch.setattr(bench.scheduler.admission, "admit", admits)
+
+
+def test_a_load_that_ends_as_it_opens_is_no_dead_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(attempts=2)
+    ends_as_it_opens(bench, monkeypatch, lambda: None)
+    live = bench.submit(HIT)
+    assert bench.granted() == [(1, 0, len(HIT))] and live.fault is None
+    assert not bench.executor.jobs
+    bench.over()
+
+
+def test_who_is_left_without_room_by_a_load_that_ends_as_it_opens_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(4)
+    write(bench.manager, bench.manager.keys(HIT), 2)
+    reader = bench.manager.acquire(bench.manager.match(bench.manager.keys(HIT)))
+    ends_as_it_opens(bench, monkeypatch, bench.manager.reset)
+    live = bench.submit(HIT)
+    assert bench.granted() == [] and bench.states(live) == ["waiting"]  # the reader's slots are not free yet
+    bench.manager.release(reader)
+    assert bench.granted() == [(1, 0, len(HIT))]
+    bench.over()
+
+
+def test_who_is_given_up_as_its_load_ends_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(4)
+    write(bench.manager, bench.manager.keys(HIT), 2)
+    reader = bench.manager.acquire(bench.manager.match(bench.manager.keys(HIT)))
+    live = bench.submit(HIT)
+
+    def meanwhile() -> None:
+        bench.manager.reset()
+        bench.scheduler.cancel(live)
+
+    ends_as_it_opens(bench, monkeypatch, meanwhile)
+    assert bench.granted() == [] and bench.states(live) == ["absent"]
+    bench.manager.release(reader)
+    bench.over()
+
+
 def test_a_reset_while_bytes_arrive_lets_the_request_compute() -> None:
     bench = Bench(4)
     write(bench.manager, bench.manager.keys(HIT), 2)
