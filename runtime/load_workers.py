@@ -110,8 +110,10 @@ class LoadWorkers:
             try:
                 ticket.transfer()
             except BaseException as error:  # kept for who asks; the request goes on without the load
-                if not ticket.ended:
-                    raise
+                with self._manager.lock:
+                    if not ticket.ended:  # somebody else moves it, and no worker is there to try again
+                        live.attempts = 0
+                        raise
                 live.fault = error
                 if not isinstance(error, Exception):  # the thread is to stop
                     self._compute(live, ticket)

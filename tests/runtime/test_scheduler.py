@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -249,6 +250,28 @@ def test_a_load_that_somebody_else_ends_is_no_dead_end() -> None:
     assert bench.states(live) == ["ready"]
     bench.executor.run_all()
     assert bench.granted() == [(1, 0, len(HIT))] and live.fault is None
+    bench.over()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_load_that_somebody_else_moves_is_no_dead_end(fails: bool) -> None:
+    bench = Bench(attempts=2)
+    live = bench.submit(HIT)
+    bench.granted()
+    (ticket,) = bench.manager.tickets.values()
+
+    def meanwhile() -> None:
+        bench.store.during = lambda: None
+        with pytest.raises(Refused, match="LEASE"):  # the scheduler's worker finds that it is moved already
+            bench.executor.run()
+        if fails:
+            raise OSError
+
+    bench.store.during = meanwhile
+    with pytest.raises(OSError) if fails else nullcontext():
+        ticket.transfer()
+    assert bench.states(live) == ["ready"] and not bench.executor.jobs
+    assert bench.granted() == [(1, 0 if fails else 3 * A, len(HIT))]
     bench.over()
 
 

@@ -560,11 +560,11 @@ def pack(world: World) -> None:
     world.manager.pack(keys_of(world), lossy=world.chance.random() < 0.2)
 
 
-def fail_load(world: World) -> None:
-    """Somebody watches over loads, and lets one fail that no worker moves."""
+def meddle(world: World) -> None:
+    """Somebody watches over loads, and lets one fail that no worker moves, or moves it."""
     ticket = world.any_of(list(world.manager.tickets.values()))
     if ticket is not None and world.chance.random() < 0.3:
-        ticket.done(False, missing={})
+        ticket.transfer() if world.chance.random() < 0.5 else ticket.done(False, missing={})
 
 
 def expand(world: World) -> None:
@@ -610,7 +610,7 @@ ACTS = (
     submit, submit, cancel, finish, job, job, job, drop_job, device_ends, ask, schedule, schedule, schedule, schedule,
     schedule, schedule, decode, decode, decode_granule, draft, settle, settle, rollback, publish, publish, publish,
     preempt, sleep, void, read, read, release, release, fill, end_fill, begin_row, end_row, evict, evict, expire, pack,
-    expand, fail_load, reset, lose, lose_keys, clear, clear, stock,
+    expand, meddle, reset, lose, lose_keys, clear, clear, stock,
 )  # fmt: skip
 
 
