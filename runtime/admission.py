@@ -355,8 +355,7 @@ class Admission:
         if not manager.requests.idle:
             what = f"all {len(manager.requests.active)} rows are taken, or promised"
             return Deferred(Reason.BACKPRESSURE, "requests", what)
-        first = self._ways.first(tokens, way.leased, step)
-        reservation = Reservation(manager.number(), owner, tokens, step, first, Stage.READY, answer, None, {})
+        reservation = Reservation(manager.number(), owner, tokens, step, 0, Stage.READY, answer, None, {})
         reservation.salt = answer.claims[0].salt if salt is None and answer.claims else salt
         deferred = self._counted(lambda: self._hold(reservation, way, answer))
         if deferred is not None:
@@ -402,6 +401,7 @@ class Admission:
             raise
         if answer is not None:
             reservation.answer, reservation.lease = answer, lease
+            reservation.first = self._ways.first(reservation.tokens, way.leased, reservation.step)
         if ticket is not None:
             assert way.plan is not None
             assert all(len(ticket.all_slots(kind)) == n for kind, n in way.destinations.items())

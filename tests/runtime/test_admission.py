@@ -270,6 +270,26 @@ def test_a_load_is_tried_again_with_what_is_reserved() -> None:
     over(manager, admission)
 
 
+def test_a_second_load_after_a_reset_begins_where_nothing_is_read() -> None:
+    manager, admission, keys, store = begin(24, profile=LLAMA)
+    step = LLAMA.granule
+    write(manager, keys, 2)
+    one = admitted(admission, manager.match(keys), keys.tokens, step=step)
+    store.fails = lambda: True
+    assert one.ticket is not None and one.first == 3 * step
+    one.ticket.transfer()
+    assert one.first == 3 * step and one.lease is not None
+    manager.reset()
+    stored(store, [prompt(1, keys.tokens)], LLAMA)
+    store.fails = lambda: False
+    assert admission.reload(one, manager.match(keys))
+    assert one.stage is Stage.LOADING and one.lease is None and one.first == step
+    one.ticket.transfer()
+    assert one.lease is not None and one.first == keys.tokens
+    admission.cancel(one)
+    over(manager, admission)
+
+
 def test_a_second_load_for_which_there_is_no_room_leaves_the_first_reservation() -> None:
     manager, admission, keys, store = begin(24, profile=LLAMA, limits=Limits(blocks={"store": 3}))
     one = admitted(admission, manager.match(keys), keys.tokens)

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from kvfsm.kernels.reference import NumpyBackend
-from kvfsm.runtime.admission import Limits
+from kvfsm.runtime.admission import Admission, Limits, Reservation, Stage
 from kvfsm.runtime.agreement import Agreement
 from kvfsm.runtime.audit import audit
 from kvfsm.runtime.errors import RankFailed, Refused
@@ -39,6 +39,7 @@ from kvfsm.runtime.running_rows import RunningRows
 from kvfsm.runtime.scheduler import Live, Scheduler, Stepped, Work
 from kvfsm.runtime.stores.memory import MemoryStore
 from kvfsm.runtime.stores.store import StoreError
+from kvfsm.runtime.ticket import Ticket
 
 from . import tagged
 from .nesting import Interrupted, Lost, Shelf
@@ -122,7 +123,9 @@ class World:
         self.launches: list[Launch] = []
         self.leases: list[tuple[Keys, Lease]] = []
         self.fills: list[tuple[Keys, Fill]] = []
-        self.outside: list[int] = []  # rows of others
+        self.outside: list[int] = []  # rows of others, their loads, and what they have reserved
+        self.loads: list[Ticket] = []
+        self.others, self.reserved = Admission(self.manager), list[Reservation]()
         if chance.random() < 0.7:
             stock(self)
         self.depth = 0
@@ -289,6 +292,10 @@ class World:
             release(self)
         while self.fills:
             self.manager.abandon(self.any_of(self.fills)[1])
+        while self.reserved:
+            cancel_reserved(self)
+        while self.loads:
+            end_load(self)
         while self.outside:
             self.manager.requests.finish(self.outside.pop())
         drafts = [live for live in self.running() if self.drafting(live)]
@@ -548,6 +555,60 @@ def end_row(world: World) -> None:
         world.manager.requests.finish(world.any_of(world.outside))
 
 
+def load(world: World) -> None:
+    plan = world.manager.match(keys_of(world)).plan
+    if plan is not None:
+        world.loads.append(world.manager.load_begin(plan))
+
+
+def end_load(world: World) -> None:
+    """Well or badly, or given up; the scheduler's requests may wait for it."""
+    ticket = world.any_of(world.loads)
+    if ticket is not None and not ticket.ended:
+        end = world.chance.choice([ticket.transfer, lambda: ticket.done(False), ticket.abort])
+        try:
+            end()
+        finally:
+            if ticket.state == "aborted":
+                ticket.quiesce()
+
+
+def reserve(world: World) -> None:
+    """All that a request of others needs; it may join a load of the scheduler's."""
+    keys, tokens = keys_of(world), (GRANULES + 1) * world.granule
+    said = world.others.admit(world.manager.match(keys, tokens), tokens, step=world.granule, salt=keys.salt)
+    world.done[type(said).__name__] += 1
+    if isinstance(said, Reservation):
+        world.reserved.append(said)
+
+
+def enter(world: World) -> None:
+    """The load of what others have reserved ends, and its row begins."""
+    one = world.any_of(world.reserved)
+    if one is not None:
+        try:
+            if one.ticket is not None:
+                one.ticket.transfer()
+            row = world.others.enter(one)
+        except BaseException:
+            if one.stage is not Stage.ENDED:
+                world.reserved.append(one)
+            raise
+        world.others.leave(one)
+        world.outside.append(row)
+
+
+def cancel_reserved(world: World) -> None:
+    one = world.any_of(world.reserved)
+    if one is not None and one.stage is not Stage.ENDED:
+        ticket = one.ticket
+        world.others.cancel(one)
+        if ticket is not None and ticket.state == "open":  # the scheduler's requests wait for it: it is to go on
+            world.loads.append(ticket)
+        elif ticket is not None and not ticket.ended and not ticket.moving:
+            ticket.quiesce()
+
+
 def evict(world: World) -> None:
     world.manager.evict(world.chance.choice(world.manager.profile.kinds), world.chance.randint(1, 4))
 
@@ -609,8 +670,9 @@ OF_ROWS = (*OF_ENGINE, cancel, finish)
 ACTS = (
     submit, submit, cancel, finish, job, job, job, drop_job, device_ends, ask, schedule, schedule, schedule, schedule,
     schedule, schedule, decode, decode, decode_granule, draft, settle, settle, rollback, publish, publish, publish,
-    preempt, sleep, void, read, read, release, release, fill, end_fill, begin_row, end_row, evict, evict, expire, pack,
-    expand, meddle, reset, lose, lose_keys, clear, clear, stock,
+    preempt, sleep, void, read, read, release, release, fill, end_fill, begin_row, end_row, load, end_load,
+    reserve, enter, cancel_reserved, evict, evict, expire, pack, expand, meddle, reset, lose, lose_keys, clear, clear,
+    stock,
 )  # fmt: skip
 
 
