@@ -2,9 +2,10 @@
 
 One thread, and one seed a run. The locks, the store, packing and ``Live.begun`` call ``during``, which takes further
 steps before it goes on, and those may be interrupted in their turn: requests come and are given up, an executor's jobs
-run in any order, others read, write, evict and reset, an engine sleeps, the device lags behind. What must not meet does
-not (the engine's own calls, and whoever needs the lock of running rows while it is held). After each step under the
-manager's lock ``faults`` of ``serving.py`` are looked for, and slots that the device uses are nobody else's.
+run in any order, others read, write, load, reserve, evict and reset, an engine sleeps, the device lags behind. What
+must not meet does not (the engine's own calls, and whoever needs the lock of running rows while it is held). After each
+step under the manager's lock ``faults`` of ``serving.py`` are looked for, and slots that the device uses are nobody
+else's.
 """
 
 from __future__ import annotations
@@ -555,6 +556,17 @@ def end_row(world: World) -> None:
         world.manager.requests.finish(world.any_of(world.outside))
 
 
+def rebuild(world: World) -> None:
+    """Others compute indexer keys anew."""
+    keys = keys_of(world)
+    answer = world.manager.match(keys)
+    if answer.rebuild is not None:
+        made = world.manager.rebuild_begin(answer)
+        with world.alone():
+            tagged.write(keys, made)
+        world.fills.append((keys, made))
+
+
 def load(world: World) -> None:
     plan = world.manager.match(keys_of(world)).plan
     if plan is not None:
@@ -617,6 +629,14 @@ def expire(world: World) -> None:
     world.manager.expire(keys_of(world))
 
 
+def leave_window(world: World) -> None:
+    world.manager.free_out_of_window(keys_of(world), world.chance.randint(0, GRANULES * world.granule))
+
+
+def persist(world: World) -> None:
+    world.manager.persist(keys_of(world))
+
+
 def pack(world: World) -> None:
     world.manager.pack(keys_of(world), lossy=world.chance.random() < 0.2)
 
@@ -670,9 +690,9 @@ OF_ROWS = (*OF_ENGINE, cancel, finish)
 ACTS = (
     submit, submit, cancel, finish, job, job, job, drop_job, device_ends, ask, schedule, schedule, schedule, schedule,
     schedule, schedule, decode, decode, decode_granule, draft, settle, settle, rollback, publish, publish, publish,
-    preempt, sleep, void, read, read, release, release, fill, end_fill, begin_row, end_row, load, end_load,
-    reserve, enter, cancel_reserved, evict, evict, expire, pack, expand, meddle, reset, lose, lose_keys, clear, clear,
-    stock,
+    preempt, sleep, void, read, read, release, release, fill, end_fill, rebuild, begin_row, end_row, load, end_load,
+    reserve, enter, cancel_reserved, evict, evict, expire, leave_window, persist, pack, expand, meddle, reset, lose,
+    lose_keys, clear, clear, stock,
 )  # fmt: skip
 
 
