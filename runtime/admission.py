@@ -270,6 +270,7 @@ class Admission:
 
     def drop_now(self, reservation: Reservation, done: Done | None = None) -> None:
         """``cancel_now``, where the end of its load may have left the reservation with nothing already."""
+        self._check(reservation, Stage.LOADING, Stage.READY, Stage.ENDED)
         if reservation.stage is not Stage.ENDED:
             self.cancel_now(reservation, done)
 

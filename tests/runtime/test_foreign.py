@@ -181,6 +181,7 @@ CALLS: dict[str, dict[str, Callable[[Side, Side], object]]] = {
     "Admission.enter_now": {"reservation": locked(lambda mine, theirs: mine.admission.enter_now(theirs.ready))},
     "Admission.cancel": {"reservation": lambda mine, theirs: mine.admission.cancel(theirs.ready)},
     "Admission.cancel_now": {"reservation": locked(lambda mine, theirs: mine.admission.cancel_now(theirs.ready))},
+    "Admission.drop_now": {"reservation": locked(lambda mine, theirs: mine.admission.drop_now(theirs.ready))},
     "Admission.leave": {"reservation": lambda mine, theirs: mine.admission.leave(theirs.entered)},
     "Admission.leave_now": {"reservation": locked(lambda mine, theirs: mine.admission.leave_now(theirs.entered))},
 }  # fmt: skip
