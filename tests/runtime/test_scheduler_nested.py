@@ -586,7 +586,7 @@ def end_load(world: World) -> None:
 
 
 def reserve(world: World) -> None:
-    """All that a request of others needs; it may join a load of the scheduler's."""
+    """All that a request of others needs; the scheduler's requests may join its load."""
     keys, tokens = keys_of(world), (GRANULES + 1) * world.granule
     said = world.others.admit(world.manager.match(keys, tokens), tokens, step=world.granule, salt=keys.salt)
     world.done[type(said).__name__] += 1
